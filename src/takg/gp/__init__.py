@@ -1,0 +1,29 @@
+"""Gaussian processes over designs x and fidelities s, with hyperparameters integrated over."""
+
+from takg.gp._fit import Chains, Diagnostics, Fit, fit
+from takg.gp._folded import FoldedMean, folded_target_mean
+from takg.gp._kernels import covariance
+from takg.gp._model import DESIGN_KERNELS, FIDELITY_KERNELS, Hyperparameters, Model
+from takg.gp._posterior import Posterior, condition, sigma_tilde
+from takg.gp._rows import Rows, joined, rows_at, value_rows
+
+__all__ = [
+    "DESIGN_KERNELS",
+    "FIDELITY_KERNELS",
+    "Chains",
+    "Diagnostics",
+    "Fit",
+    "FoldedMean",
+    "Hyperparameters",
+    "Model",
+    "Posterior",
+    "Rows",
+    "condition",
+    "covariance",
+    "fit",
+    "folded_target_mean",
+    "joined",
+    "rows_at",
+    "sigma_tilde",
+    "value_rows",
+]

@@ -1,0 +1,174 @@
+"""From data to a posterior with its hyperparameters integrated over: emcee, cold or continued."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import emcee
+import numpy as np
+import torch
+from torch import Tensor
+
+from takg.errors import InputError, NumericsError
+from takg.gp._evidence import Z_MAX, LogDensity
+from takg.gp._model import Model
+from takg.gp._posterior import Posterior, check_data, condition
+from takg.gp._rows import Rows
+from takg.numerics import minimise
+
+_STARTS = 4
+_COLD_STEPS = 60
+_WARM_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """Where the walkers stand, in whitened coordinates, with the names of those: all a later fit needs."""
+
+    names: tuple[str, ...]
+    walkers: tuple[tuple[float, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Chains":
+        if missing := {"names", "walkers"} - data.keys():
+            raise InputError(f"data has no {sorted(missing)}; expected what Chains.to_json returned")
+        return cls(names=tuple(data["names"]), walkers=tuple(tuple(map(float, row)) for row in data["walkers"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """How the sampling went."""
+
+    was_warm: bool
+    steps: int  # of the whole ensemble
+    acceptance: float  # mean share of accepted moves
+    r_hat: float  # first half of the steps against the second, worst hyperparameter; near 1 is good
+    failed_factorisations: int  # proposals that were rejected because their covariance has no factor
+    evaluations: int  # of the log density
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A posterior under `draws` hyperparameter samples, and what it takes to continue from here."""
+
+    posterior: Posterior
+    chains: Chains
+    diagnostics: Diagnostics
+
+
+def fit(
+    model: Model,
+    rows: Rows,
+    y: Tensor,
+    *,
+    seed: int,
+    draws: int = 10,
+    chains: Chains | None = None,
+    steps: int | None = None,
+) -> Fit:
+    """Sample the hyperparameters given the data and condition on the data under each sample.
+
+    Args:
+        rows, y: n observations, outputs standardised (see `fit_outcome`).
+        seed: of all randomness here; global random state is neither read nor changed.
+        draws: H, how many samples the posterior has.
+        chains: where an earlier fit of the same model ended; without it, walkers start from the Laplace
+            approximation at the best of several modes.
+        steps: how often the ensemble moves; by default few from earlier chains and more from a cold start.
+    """
+    check_data(model, rows, y)
+    if draws < 1:
+        raise InputError(f"draws={draws}: expected at least 1")
+    if steps is not None and steps < 2:
+        raise InputError(f"steps={steps}: expected at least 2")
+    names = tuple(model.priors)
+    if chains is not None and chains.names != names:
+        raise InputError(f"chains are of {chains.names}; expected those of this model, {names}: start without chains")
+
+    density = LogDensity(model=model, rows=rows, y=y)
+    random = np.random.RandomState(seed)  # emcee speaks this older generator
+    n_walkers = max(2 * len(names) + 2, draws + draws % 2)
+    if chains is None:
+        start = _laplace_walkers(density, len(names), n_walkers, random)
+    else:
+        start = _resumed_walkers(chains, n_walkers, random)
+    start = _made_finite(density, start)
+
+    steps = steps or (_COLD_STEPS if chains is None else _WARM_STEPS)
+    sampler = emcee.EnsembleSampler(
+        n_walkers,
+        len(names),
+        lambda z: density(torch.from_numpy(np.ascontiguousarray(z))).numpy(),
+        vectorize=True,
+        moves=[(emcee.moves.DEMove(), 0.7), (emcee.moves.StretchMove(), 0.3)],
+    )
+    state = emcee.State(start.numpy(), random_state=random.get_state())
+    last = sampler.run_mcmc(state, steps, skip_initial_state_check=True)
+
+    chosen = np.random.RandomState([seed, steps]).permutation(n_walkers)[:draws]
+    theta = model.unpack(torch.from_numpy(last.coords[chosen]))
+    return Fit(
+        posterior=condition(model, theta, rows, y),
+        chains=Chains(names=names, walkers=tuple(tuple(map(float, row)) for row in last.coords)),
+        diagnostics=Diagnostics(
+            was_warm=chains is not None,
+            steps=steps,
+            acceptance=float(sampler.acceptance_fraction.mean()),
+            r_hat=_r_hat(sampler.get_chain()),
+            failed_factorisations=density.failures,
+            evaluations=density.evaluations,
+        ),
+    )
+
+
+def _laplace_walkers(density: LogDensity, p: int, n_walkers: int, random: np.random.RandomState) -> Tensor:
+    """Walkers from the normal approximation at the best mode found from a few prior draws."""
+    starts = torch.from_numpy(random.standard_normal((_STARTS, p))) * 0.7
+    starts[0] = 0.0
+    modes = minimise(
+        lambda z, _: density.negative_with_gradient(z), starts, -Z_MAX, Z_MAX, max_passes=60, tolerance=1e-2
+    )
+    mode = modes.x[modes.value.nan_to_num(nan=math.inf).argmin()]
+    h = 1e-3
+    nudges = h * torch.eye(p, dtype=mode.dtype)
+    _, gradients = density.negative_with_gradient(torch.cat([mode + nudges, mode - nudges]))
+    hessian = (gradients[:p] - gradients[p:]) / (2 * h)
+    curvature, axes = torch.linalg.eigh(0.5 * (hessian + hessian.mT))
+    # The prior alone has curvature 1; less than half of that is a flat ridge, better filled by the sampler.
+    spread = axes * curvature.clamp_min(0.5).rsqrt()
+    noise = torch.from_numpy(random.standard_normal((n_walkers, p)))
+    return (mode + noise @ spread.mT).clamp(-Z_MAX, Z_MAX)
+
+
+def _resumed_walkers(chains: Chains, n_walkers: int, random: np.random.RandomState) -> Tensor:
+    """Earlier positions; where more are wanted than there were, slightly moved copies of them."""
+    old = torch.tensor(chains.walkers, dtype=torch.float64)
+    if len(old) >= n_walkers:
+        return old[torch.from_numpy(random.permutation(len(old))[:n_walkers])]
+    copies = old[torch.from_numpy(random.randint(len(old), size=n_walkers - len(old)))]
+    return torch.cat([old, copies + 0.05 * torch.from_numpy(random.standard_normal(copies.shape))])
+
+
+def _made_finite(density: LogDensity, walkers: Tensor) -> Tensor:
+    """Pull walkers without a density towards the prior's centre, which has one for any sound data."""
+    for _ in range(8):
+        is_lost = ~density(walkers).isfinite()
+        if not is_lost.any():
+            return walkers
+        walkers = torch.where(is_lost[:, None], 0.5 * walkers, walkers)
+    raise NumericsError(
+        f"{int(is_lost.sum())} of {len(walkers)} walkers have no posterior density even near the centre of the "
+        "prior; the outputs are far from standardised, or the inputs from the unit cube"
+    )
+
+
+def _r_hat(chain: "np.ndarray[Any, np.dtype[np.float64]]") -> float:
+    """Potential scale reduction between the two halves of the steps, all walkers pooled: (steps, W, p)."""
+    half = len(chain) // 2
+    halves = np.stack([chain[:half].reshape(-1, chain.shape[-1]), chain[-half:].reshape(-1, chain.shape[-1])])
+    within = halves.var(axis=1, ddof=1).mean(axis=0) + np.finfo(float).tiny
+    between = halves.mean(axis=1).var(axis=0, ddof=1)
+    return float(np.sqrt(1 + between / within).max())

@@ -1,0 +1,74 @@
+"""The target-fidelity mean as a short sum over the distinct x of the data; docs/paper.md#folded.
+
+All rows at one x differ only in the factor k_s(1, s_i), which does not depend on x': they fold into one
+weight (and, with derivative rows, one d-vector) for each distinct x, whatever the length of the traces.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from takg.errors import InputError
+from takg.gp._kernels import fidelity_covariance, profile, profile_slope
+from takg.gp._model import Hyperparameters, Model
+from takg.gp._posterior import Posterior
+from takg.gp._rows import Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedMean:
+    """mu(x', 1) = offset + sum_j weights_j k_x(x', c_j) + sum_jk gradient_weights_jk d k_x(x', c_j) / d c_jk."""
+
+    model: Model
+    theta: Hyperparameters
+    centres: Tensor  # (u, d), the distinct x
+    weights: Tensor  # (H, u)
+    gradient_weights: Tensor | None  # (H, u, d); None without derivative rows
+    offset: Tensor  # (H,)
+
+    def __call__(self, x_new: Tensor) -> Tensor:
+        """(..., c, d) -> (H, ..., c)."""
+        H, u = self.weights.shape
+        diff = x_new[..., :, None, :] - self.centres  # (..., c, u, d)
+        precision = self.theta.lengthscale**-2  # (H, d)
+        flat = diff.reshape(-1, self.model.d)
+        distance = (precision @ (flat * flat).mT).reshape(H, -1, u)  # (H, points, u)
+        mean = self.offset[:, None] + (profile(self.model.design_kernel, distance) @ self.weights[..., None])[..., 0]
+        if self.gradient_weights is not None:
+            scaled = -2 * precision[:, None, :] * self.gradient_weights  # (H, u, d): du/dc_k = -2 diff_k / l_k^2
+            along = torch.einsum("pud,hud->hpu", flat.reshape(-1, u, self.model.d), scaled)
+            mean = mean + (profile_slope(self.model.design_kernel, distance) * along).sum(-1)
+        return mean.reshape(H, *x_new.shape[:-1])
+
+
+def folded_target_mean(post: Posterior) -> FoldedMean:
+    """The posterior mean at the target fidelity in its folded form."""
+    if post.model.trend_dims:
+        raise InputError("a trend that varies with x does not fold; use Posterior.target_mean")
+    centres, group = post.rows.x.unique(dim=0, return_inverse=True)  # (u, d), (n,)
+    pull = post.weights * target_factor(post.model, post.theta, post.rows)  # (H, n)
+    H, u, d = post.theta.H, centres.shape[0], post.model.d
+    is_value = post.rows.part == 0
+    weights = pull.new_zeros(H, u).index_add_(1, group, pull * is_value)
+    gradient_weights = None
+    if post.rows.has_gradients:
+        slot = group * d + (post.rows.part - 1).clamp_min(0)
+        gradient_weights = pull.new_zeros(H, u * d).index_add_(1, slot, pull * ~is_value).reshape(H, u, d)
+    return FoldedMean(
+        model=post.model,
+        theta=post.theta,
+        centres=centres,
+        weights=weights,
+        gradient_weights=gradient_weights,
+        offset=post.model.mean_var * (post.weights * is_value).sum(-1),
+    )
+
+
+def target_factor(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
+    """signal_var * prod_j k_j(1, s_j): what a row's weight is multiplied by at the target, (H, ..., r)."""
+    signal = theta.signal_var.reshape(-1, *[1] * (rows.s.ndim - 1))
+    if not model.m:
+        return signal.expand(-1, *rows.s.shape[:-1])
+    target = torch.ones(1, model.m, dtype=rows.s.dtype)
+    return signal * fidelity_covariance(model, theta, target, rows.s)[..., 0, :]

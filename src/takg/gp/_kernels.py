@@ -1,0 +1,177 @@
+"""Covariances of values and derivatives of g: a design factor times one factor for each fidelity.
+
+Each factor is positive semi-definite for all parameters > 0, and so are their products:
+- squared exponential and Matern-5/2 on x are;
+- freeze_thaw, w + (1 + (s + s') / beta)^-alpha, is a constant plus the Laplace transform of a gamma
+  density, an average of the rank-one kernels exp(-lambda s) exp(-lambda s');
+- data_size, c + ((1 - s) (1 - s'))^(1 + delta), is a constant plus one rank-one kernel;
+- smooth is squared exponential in s.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from takg.gp._model import Hyperparameters, Model
+from takg.gp._rows import Rows
+
+_SQRT5 = 5.0**0.5
+
+
+def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor:
+    """Prior covariance of two sets of rows, without noise.
+
+    Args:
+        a, b: rows with batch dimensions that broadcast.
+    Returns:
+        (H, ..., a, b).
+    """
+    K = design_covariance(model, theta, a, b)
+    K = K * _lift(theta.signal_var, K)
+    if model.m:
+        K = K * fidelity_covariance(model, theta, a.s, b.s)
+    if model.mean_var or model.trend_dims:
+        K = K + _trend_covariance(model, a, b)
+    return K
+
+
+def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
+    """Diagonal of `covariance(rows, rows)`, (H, ..., r)."""
+    ones = torch.ones(rows.x.shape[:-1], dtype=rows.x.dtype)
+    slope_at_0 = 1.0 if model.design_kernel == "squared_exponential" else 5.0 / 3.0  # -2 phi'(0)
+    which = (rows.part - 1).clamp_min(0)
+    per_part = torch.where(rows.part > 0, slope_at_0 / theta.lengthscale[:, which] ** 2, 1.0)  # (H, r)
+    variance = _lift(theta.signal_var, ones[None]) * ones
+    variance = variance * per_part.reshape(theta.H, *[1] * (ones.ndim - 1), -1)
+    for j, kind in enumerate(model.fidelity_kernels):
+        s = rows.s[..., j]
+        variance = variance * _FIDELITY_FACTORS[kind](s, s, *(_lift(p, variance) for p in theta.fidelity[j]))
+    trend = model.mean_var + sum(model.slope_var * rows.x[..., k] ** 2 for k in model.trend_dims)
+    return variance + torch.where(rows.part == 0, trend * ones, 0.0)
+
+
+def noise_variance(theta: Hyperparameters, rows: Rows) -> Tensor:
+    """Noise of each row, (H, r)."""
+    is_value = (rows.part == 0)[None]
+    return torch.where(is_value, theta.noise_var[:, None], theta.gradient_noise_var[:, None]) * rows.noise_scale
+
+
+def design_covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor:
+    """k_x and its derivatives by either argument, (H, ..., a, b), with unit variance."""
+    diff = a.x[..., :, None, :] - b.x[..., None, :, :]  # (..., a, b, d)
+    precision = theta.lengthscale**-2  # (H, d)
+    u = (precision @ (diff * diff).reshape(-1, a.d).mT).reshape(-1, *diff.shape[:-1])  # (H, ..., a, b)
+    phi = profile(model.design_kernel, u)
+    if not (a.has_gradients or b.has_gradients):
+        return phi
+
+    # With phi(u) and u = sum_k (diff_k / l_k)^2, du/dx_k = 2 diff_k / l_k^2 and du/dx'_k = minus that.
+    slope, bend = profile_slope(model.design_kernel, u), profile_curvature(model.design_kernel, u)
+    is_a, is_b = (a.part > 0)[:, None], (b.part > 0)[None, :]  # (a, 1), (1, b)
+    k_a, k_b = (a.part - 1).clamp_min(0), (b.part - 1).clamp_min(0)
+    lead = (1,) * (diff.ndim - 3)
+    du_a = 2 * _pick(diff, k_a[:, None]) * precision[:, k_a].reshape(theta.H, *lead, -1, 1)
+    du_b = -2 * _pick(diff, k_b[None, :]) * precision[:, k_b].reshape(theta.H, *lead, 1, -1)
+    twice = torch.where(k_a[:, None] == k_b[None, :], -2 * precision[:, k_a].reshape(theta.H, *lead, -1, 1), 0.0)
+    by_both = bend * du_a * du_b + slope * twice
+    by_one = slope * torch.where(is_a, du_a, du_b)
+    return torch.where(is_a & is_b, by_both, torch.where(is_a | is_b, by_one, phi))
+
+
+def fidelity_covariance(model: Model, theta: Hyperparameters, s_a: Tensor, s_b: Tensor) -> Tensor:
+    """prod_j k_j(s_j, s'_j): (..., a, m) and (..., b, m) -> (H, ..., a, b)."""
+    lead = torch.broadcast_shapes(s_a.shape[:-2], s_b.shape[:-2])
+    product = torch.ones((1,) * (len(lead) + 3), dtype=s_a.dtype)
+    for j, kind in enumerate(model.fidelity_kernels):
+        parameters = (_lift(p, product) for p in theta.fidelity[j])
+        product = product * _FIDELITY_FACTORS[kind](s_a[..., :, None, j], s_b[..., None, :, j], *parameters)
+    return product
+
+
+def profile(design_kernel: str, u: Tensor) -> Tensor:
+    """phi(u), the design kernel as a function of the squared scaled distance."""
+    if design_kernel == "squared_exponential":
+        return (-0.5 * u).exp()
+    return _Matern52.apply(u)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def profile_slope(design_kernel: str, u: Tensor) -> Tensor:
+    """phi'(u)."""
+    if design_kernel == "squared_exponential":
+        return -0.5 * (-0.5 * u).exp()
+    return _Matern52Slope.apply(u)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def profile_curvature(design_kernel: str, u: Tensor) -> Tensor:
+    """phi''(u)."""
+    if design_kernel == "squared_exponential":
+        return 0.25 * (-0.5 * u).exp()
+    # The clamp keeps the root's derivative finite; phi'' only ever meets it multiplied by a difference.
+    return (25.0 / 12.0) * (-_SQRT5 * u.clamp_min(1e-30).sqrt()).exp()
+
+
+class _Matern52(torch.autograd.Function):
+    """(1 + r + r^2 / 3) exp(-r), r = sqrt(5 u), with the derivative that autograd cannot find at u = 0."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        r = _SQRT5 * u.clamp_min(0).sqrt()
+        return (1 + r + r * r / 3) * (-r).exp()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        return grad * _Matern52Slope.apply(u)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Matern52Slope(torch.autograd.Function):
+    """-(5 / 6) (1 + r) exp(-r)."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        r = _SQRT5 * u.clamp_min(0).sqrt()
+        return -(5.0 / 6.0) * (1 + r) * (-r).exp()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        return grad * profile_curvature("matern52", u)
+
+
+def _freeze_thaw(s: Tensor, s_b: Tensor, w: Tensor, beta: Tensor, alpha: Tensor) -> Tensor:
+    return w + (-alpha * ((s + s_b) / beta).log1p()).exp()
+
+
+def _data_size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
+    # Clamped, since 1 - s can be -1e-17 after rounding and has no real power then.
+    return c + (1 - s).clamp_min(0) ** (1 + delta) * (1 - s_b).clamp_min(0) ** (1 + delta)
+
+
+def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:
+    return (-0.5 * ((s - s_b) / lengthscale) ** 2).exp()
+
+
+_FIDELITY_FACTORS = {"freeze_thaw": _freeze_thaw, "data_size": _data_size, "smooth": _smooth}
+
+
+def _trend_covariance(model: Model, a: Rows, b: Rows) -> Tensor:
+    """Covariance that the integrated trend adds between values; derivatives of a constant are 0."""
+    both_values = ((a.part == 0)[:, None] & (b.part == 0)[None, :]).to(a.x.dtype)
+    K = model.mean_var * both_values
+    for k in model.trend_dims:
+        K = K + model.slope_var * a.x[..., :, None, k] * b.x[..., None, :, k]
+    return K
+
+
+def _pick(diff: Tensor, component: Tensor) -> Tensor:
+    """diff[..., i, j, component[i, j]] with broadcasting over i and j: (..., a, b, d) -> (..., a, b)."""
+    index = component.expand(diff.shape[-3:-1]).expand(diff.shape[:-1])[..., None]
+    return diff.gather(-1, index)[..., 0]
+
+
+def _lift(parameter: Tensor, like: Tensor) -> Tensor:
+    """(H,) with trailing ones, to broadcast against (H, ...)."""
+    return parameter.reshape(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,137 @@
+"""The exact posterior for H hyperparameter samples at once; docs/paper.md#posterior."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from takg.errors import InputError
+from takg.gp._kernels import covariance, noise_variance, prior_variance
+from takg.gp._model import Hyperparameters, Model
+from takg.gp._rows import Rows, check_rows, joined, value_rows
+from takg.numerics import extended_factor, jittered_cholesky
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """g given n rows, under each of H hyperparameter samples. H leads every result."""
+
+    model: Model
+    theta: Hyperparameters
+    rows: Rows  # n of them, no batch dimensions
+    y: Tensor  # (n,)
+    L: Tensor  # (H, n, n), Cholesky factor of the covariance of the rows, noise and jitter included
+    weights: Tensor  # (H, n), (K + noise)^-1 y
+    jitter: Tensor  # (H,), the largest that was added to the diagonal; 0 when none was needed
+
+    @property
+    def n(self) -> int:
+        return len(self.rows)
+
+    def mean(self, rows: Rows) -> Tensor:
+        """mu_n, (H, ..., r)."""
+        K = covariance(self.model, self.theta, rows, self.rows)  # (H, ..., r, n)
+        weights = self.weights.reshape(self.theta.H, *[1] * (K.ndim - 3), -1, 1)
+        return (K @ weights)[..., 0]
+
+    def covariance(self, a: Rows, b: Rows | None = None) -> Tensor:
+        """K_n between two sets of rows (of one with itself if b is left out), (H, ..., a, b)."""
+        V_a = self._whitened(a)
+        V_b = V_a if b is None else self._whitened(b)
+        return covariance(self.model, self.theta, a, a if b is None else b) - V_a.mT @ V_b
+
+    def variance(self, rows: Rows) -> Tensor:
+        """The diagonal of K_n, (H, ..., r); rounding never takes it below 0."""
+        reduction = self._whitened(rows).square().sum(-2)
+        return (prior_variance(self.model, self.theta, rows) - reduction).clamp_min(0)
+
+    def observation_covariance(self, rows: Rows) -> Tensor:
+        """Covariance of observations still to be made at rows: K_n plus noise, (H, ..., r, r)."""
+        K = self.covariance(rows)
+        noise = noise_variance(self.theta, rows)
+        return K + noise.reshape(self.theta.H, *[1] * (K.ndim - 3), -1).diag_embed()
+
+    def target_mean(self, x_new: Tensor) -> Tensor:
+        """mu_n(x', 1) at (..., c, d): (H, ..., c)."""
+        return self.mean(self.target_rows(x_new))
+
+    def target_rows(self, x_new: Tensor) -> Rows:
+        """The rows (x', 1): every fidelity at its target."""
+        return value_rows(x_new, torch.ones(*x_new.shape[:-1], self.model.m, dtype=x_new.dtype))
+
+    def extended(self, rows: Rows, y: Tensor) -> "Posterior":
+        """The posterior after r further observations, by r appended rows of the Cholesky factor."""
+        check_data(self.model, rows, y)
+        cross = covariance(self.model, self.theta, self.rows, rows)  # (H, n, r)
+        block = _observed_covariance(self.model, self.theta, rows)  # (H, r, r)
+        factor = extended_factor(self.L, cross, block)
+        y = torch.cat([self.y, y])
+        return Posterior(
+            model=self.model,
+            theta=self.theta,
+            rows=joined([self.rows, rows]),
+            y=y,
+            L=factor.L,
+            weights=_solve(factor.L, y),
+            jitter=torch.maximum(self.jitter, factor.jitter),
+        )
+
+    def _whitened(self, rows: Rows) -> Tensor:
+        """L^-1 K(X_n, rows), (H, ..., n, r). The batch joins the columns, so that L is never copied."""
+        K = covariance(self.model, self.theta, self.rows, rows)  # (H, ..., n, r)
+        H, *batch, n, r = K.shape
+        columns = K.movedim(-2, 1).reshape(H, n, -1)  # (H, n, batch r)
+        V = torch.linalg.solve_triangular(self.L, columns, upper=False)
+        return V.reshape(H, n, *batch, r).movedim(1, -2)
+
+
+def condition(model: Model, theta: Hyperparameters, rows: Rows, y: Tensor) -> Posterior:
+    """The posterior of g given observations y (n,) at rows."""
+    check_data(model, rows, y)
+    factor = jittered_cholesky(_observed_covariance(model, theta, rows))
+    return Posterior(
+        model=model,
+        theta=theta,
+        rows=rows,
+        y=y,
+        L=factor.L,
+        weights=_solve(factor.L, y),
+        jitter=factor.jitter,
+    )
+
+
+def sigma_tilde(post: Posterior, x_new: Tensor, rows: Rows) -> Tensor:
+    """Shift of the target mean per unit of W ~ N(0, I_r); docs/paper.md#sigma-tilde.
+
+    Args:
+        x_new: (..., c, d), where the mean at the target fidelity is read.
+        rows: r observations under consideration, values or derivatives, batch dimensions as x_new's.
+    Returns:
+        (H, ..., c, r), such that mu_{n+1}(x_new, 1) = mu_n(x_new, 1) + sigma_tilde @ W.
+    """
+    D = jittered_cholesky(post.observation_covariance(rows)).L  # (H, ..., r, r)
+    K_1S = post.covariance(post.target_rows(x_new), rows)  # (H, ..., c, r)
+    return torch.linalg.solve_triangular(D, K_1S.mT, upper=False).mT  # K_1S D^-T
+
+
+def _observed_covariance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
+    return covariance(model, theta, rows, rows) + noise_variance(theta, rows).diag_embed()
+
+
+def _solve(L: Tensor, y: Tensor) -> Tensor:
+    return torch.cholesky_solve(y[:, None].expand(L.shape[0], -1, 1), L)[..., 0]  # (H, n)
+
+
+def check_data(model: Model, rows: Rows, y: Tensor) -> None:
+    check_rows("rows", rows, d=model.d, m=model.m)
+    if rows.x.ndim != 2 or rows.s.ndim != 2:
+        raise InputError(f"rows.x has shape {tuple(rows.x.shape)}; expected (n, {model.d}), data have no batch")
+    if len(rows) == 0:
+        raise InputError("rows is empty; expected at least one observation")
+    if rows.has_gradients and not model.has_gradients:
+        raise InputError("rows has derivatives but model.has_gradients is False; expected a model that allows them")
+    if y.shape != (len(rows),) or y.dtype != torch.float64:
+        raise InputError(f"y has shape {tuple(y.shape)}, dtype {y.dtype}; expected ({len(rows)},), torch.float64")
+    if not y.isfinite().all():
+        bad = int((~y.isfinite()).sum())
+        raise InputError(f"y has {bad} entries that are not finite; expected outcomes after fit_outcome's transform")

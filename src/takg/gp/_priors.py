@@ -1,0 +1,30 @@
+"""Priors of the hyperparameters, all log-normal, on the scale of the unit cube and standardised outputs.
+
+docs/paper.md#priors explains each choice. In the whitened coordinates z = (log value - log median) / sd
+that the sampler works in, the prior of every hyperparameter is a standard normal.
+"""
+
+from typing import NamedTuple
+
+
+class LogNormal(NamedTuple):
+    """log value ~ N(log median, sd^2)."""
+
+    median: float
+    sd: float
+
+
+SIGNAL_VAR = LogNormal(1.0, 1.0)
+NOISE_VAR = LogNormal(1e-4, 2.5)
+GRADIENT_NOISE_VAR = LogNormal(1e-3, 2.5)
+
+FIDELITY_PRIORS: dict[str, dict[str, LogNormal]] = {
+    "freeze_thaw": {"w": LogNormal(1.0, 1.0), "beta": LogNormal(1.0, 1.0), "alpha": LogNormal(1.0, 0.7)},
+    "data_size": {"c": LogNormal(1.0, 1.0), "delta": LogNormal(1.0, 0.7)},
+    "smooth": {"lengthscale": LogNormal(1.0, 1.0)},
+}
+
+
+def lengthscale_prior(d: int) -> LogNormal:
+    """Distances in the unit cube grow with the root of its dimension, and so does the median."""
+    return LogNormal(0.5 * d**0.5, 1.0)
