@@ -1,5 +1,6 @@
 """Gaussian processes over designs x and fidelities s, with hyperparameters integrated over."""
 
+from takg.gp._cost import Cost, CostFit, LearnedCost, cold_start_costs, continuation_cost, fit_cost, given_cost
 from takg.gp._fit import Chains, Diagnostics, Fit, fit
 from takg.gp._folded import FoldedMean, folded_target_mean
 from takg.gp._kernels import covariance
@@ -11,17 +12,24 @@ __all__ = [
     "DESIGN_KERNELS",
     "FIDELITY_KERNELS",
     "Chains",
+    "Cost",
+    "CostFit",
     "Diagnostics",
     "Fit",
     "FoldedMean",
     "Hyperparameters",
+    "LearnedCost",
     "Model",
     "Posterior",
     "Rows",
+    "cold_start_costs",
     "condition",
+    "continuation_cost",
     "covariance",
     "fit",
+    "fit_cost",
     "folded_target_mean",
+    "given_cost",
     "joined",
     "rows_at",
     "sigma_tilde",

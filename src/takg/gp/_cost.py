@@ -1,0 +1,160 @@
+"""What an evaluation costs: a Gaussian process on log cost, or a function that the user gives; docs/paper.md#cost."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from takg.errors import InputError
+from takg.fidelity import check_fidelities
+from takg.gp._fit import Chains, Diagnostics, fit
+from takg.gp._model import Model
+from takg.gp._posterior import Posterior
+from takg.gp._rows import value_rows
+
+Cost = Callable[[Tensor, Tensor], Tensor]
+"""Cost of an evaluation from a cold start: x (..., d) and s (..., m) to (...,), positive."""
+
+_SLOPE_SD = 0.5  # of the prior on d log cost / d log s, whose mean is 1: cost proportional to fidelity
+_LEAST_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedCost:
+    """exp of the posterior mean of log cost, averaged over the hyperparameter samples: a median, not a mean.
+
+    The median is used because a mean of log-normals grows with uncertainty, which would keep the search away
+    from where nothing is known of the cost.
+    """
+
+    posterior: Posterior  # over (x, log-scaled s), of standardised log cost less its expected slope
+    softening: float  # log s is log(s + softening), finite at s = 0
+    centre: float
+    scale: float
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        """Predicted cold-start cost, (..., d) and (..., m) -> (...,); differentiable in both."""
+        ramp = _log_ramp(s, self.softening)
+        z = torch.cat([x.expand(*ramp.shape[:-1], x.shape[-1]), ramp], dim=-1)  # (..., d + m)
+        rows = value_rows(z[..., None, :], z.new_empty(*z.shape[:-1], 1, 0))
+        residual = self.posterior.mean(rows).mean(0)[..., 0]  # (...,)
+        return (self.centre + self.scale * residual + _expected_slope(ramp, self.softening)).exp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostFit:
+    """A learned cost and what it takes to continue its chains."""
+
+    cost: LearnedCost
+    chains: Chains
+    diagnostics: Diagnostics
+
+
+def fit_cost(
+    x: Tensor,
+    s: Tensor,
+    cost: Tensor,
+    *,
+    seed: int,
+    draws: int = 10,
+    chains: Chains | None = None,
+    steps: int | None = None,
+) -> CostFit:
+    """Learn the cold-start cost from n evaluations.
+
+    Args:
+        x: (n, d), in the unit cube.
+        s: (n, m), the fidelity each evaluation reached.
+        cost: (n,), positive, what it took from a cold start (see `cold_start_costs`).
+        seed, draws, chains, steps: as for `fit`.
+    """
+    if x.ndim != 2 or len(x) == 0:
+        raise InputError(f"x has shape {tuple(x.shape)}; expected (n, d) with n >= 1")
+    check_fidelities("s", s)
+    if s.ndim != 2 or len(s) != len(x):
+        raise InputError(f"s has shape {tuple(s.shape)}; expected ({len(x)}, m), one row for each row of x")
+    if cost.shape != (len(x),):
+        raise InputError(f"cost has shape {tuple(cost.shape)}; expected ({len(x)},)")
+    if not (cost.isfinite() & (cost > 0)).all():
+        raise InputError(f"cost has a smallest value of {float(cost.min()):g}; expected finite costs > 0")
+
+    positive = s[s > 0]
+    softening = min(max(0.5 * float(positive.min()) if positive.numel() else 0.0, 1e-4), 0.05)
+    ramp = _log_ramp(s, softening)
+    residual = cost.log() - _expected_slope(ramp, softening)
+    centre = float(residual.mean())
+    spread = float(residual.std()) if len(residual) > 1 else 0.0
+    scale = max(spread, 0.05)  # costs that follow the expected slope to 5 % have no structure worth magnifying
+    d, m = x.shape[-1], s.shape[-1]
+    model = Model(
+        d=d + m,
+        trend_dims=tuple(range(d, d + m)),
+        slope_var=(_SLOPE_SD * _log_range(softening) / scale) ** 2,
+    )
+    rows = value_rows(torch.cat([x, ramp], dim=-1), x.new_empty(len(x), 0))
+    result = fit(model, rows, (residual - centre) / scale, seed=seed, draws=draws, chains=chains, steps=steps)
+    learned = LearnedCost(posterior=result.posterior, softening=softening, centre=centre, scale=scale)
+    return CostFit(cost=learned, chains=result.chains, diagnostics=result.diagnostics)
+
+
+def given_cost(function: Cost) -> Cost:
+    """A user's own cost function, checked at every call to be positive and of the right shape."""
+
+    def checked(x: Tensor, s: Tensor) -> Tensor:
+        cost = function(x, s)
+        expected = torch.broadcast_shapes(x.shape[:-1], s.shape[:-1])
+        if cost.shape != expected:
+            raise InputError(f"cost returned shape {tuple(cost.shape)}; expected {tuple(expected)}, that of the batch")
+        if not (cost.isfinite() & (cost > 0)).all():
+            raise InputError(f"cost returned {float(cost.detach().min()):g}; expected finite values > 0 everywhere")
+        return cost
+
+    return checked
+
+
+def continuation_cost(
+    cost: Cost, x: Tensor, s: Tensor, s_from: Tensor, *, least_share: float = _LEAST_SHARE
+) -> Tensor:
+    """Cost of going on from s_from to s: the difference of two cold starts, at least a share of the whole.
+
+    Args:
+        x, s, s_from: (..., d), (..., m), (..., m).
+        least_share: of the cold-start cost at s; keeps the result positive where the difference is not.
+    """
+    whole = cost(x, s)
+    return torch.maximum(whole - cost(x, s_from), least_share * whole)
+
+
+def cold_start_costs(leg_costs: Sequence[float], continues: Sequence[int | None]) -> list[float]:
+    """What each leg would have cost from a cold start: its own cost and that of all it continues.
+
+    Args:
+        leg_costs: paid for each leg, in the order in which legs were run.
+        continues: for each leg the index of the leg whose checkpoint it started from, or None.
+    """
+    if len(leg_costs) != len(continues):
+        raise InputError(f"continues has {len(continues)} entries; expected {len(leg_costs)}, one for each leg")
+    totals: list[float] = []
+    for i, (paid, parent) in enumerate(zip(leg_costs, continues, strict=True)):
+        if not (math.isfinite(paid) and paid > 0):
+            raise InputError(f"leg_costs[{i}] is {paid}; expected a finite cost > 0")
+        if parent is not None and not 0 <= parent < i:
+            raise InputError(f"continues[{i}] is {parent}; expected None or the index of an earlier leg")
+        totals.append(paid + (totals[parent] if parent is not None else 0.0))
+    return totals
+
+
+def _log_range(softening: float) -> float:
+    return math.log1p(softening) - math.log(softening)
+
+
+def _log_ramp(s: Tensor, softening: float) -> Tensor:
+    """log(s + softening), scaled to run from 0 at s = 0 to 1 at the target."""
+    return ((s + softening).log() - math.log(softening)) / _log_range(softening)
+
+
+def _expected_slope(ramp: Tensor, softening: float) -> Tensor:
+    """log of a cost proportional to every fidelity: (..., m) -> (...,)."""
+    return _log_range(softening) * ramp.sum(-1)
