@@ -44,9 +44,7 @@ class FidelitySpace:
                 "write ('epochs',) for a single one"
             )
         if repeated := _repeated(self.names):
-            raise SpaceError(
-                f"names={self.names}: {repeated} more than once; give each fidelity its own name"
-            )
+            raise SpaceError(f"names={self.names}: {repeated} more than once; give each fidelity its own name")
         if not isinstance(self.trace_dims, tuple):
             raise SpaceError(
                 f"trace_dims={self.trace_dims!r} is a {type(self.trace_dims).__name__}; expected a tuple of "
@@ -75,9 +73,7 @@ def check_fidelities(name: str, s: Tensor, m: int | None = None) -> None:
     """
     if not isinstance(s, Tensor) or not s.is_floating_point():
         came = f"a tensor of {s.dtype}" if isinstance(s, Tensor) else f"a {type(s).__name__}"
-        raise InputError(
-            f"{name} is {came}; expected a float tensor: pass torch.as_tensor(..., dtype=torch.float64)"
-        )
+        raise InputError(f"{name} is {came}; expected a float tensor: pass torch.as_tensor(..., dtype=torch.float64)")
     _check_last_dim(name, s, m)
     bad = s[~((s >= 0) & (s <= 1))]  # NaN fails both comparisons
     if bad.numel():
@@ -138,9 +134,7 @@ def trace(s: Tensor, trace_dims: Sequence[int], *, points: int) -> Tensor:
     row = torch.arange(points ** len(trace_dims), device=s.device)
     share = s.new_ones(len(row), s.shape[-1])  # (b, m), as a fraction of s
     for place, j in enumerate(reversed(trace_dims)):
-        share[:, j] = levels[
-            row // points**place % points
-        ]  # digit `place` of the row number in base `points`
+        share[:, j] = levels[row // points**place % points]  # digit `place` of the row number in base `points`
     return s.unsqueeze(-2) * share
 
 
@@ -195,8 +189,7 @@ def zero_avoiding_set(S: Tensor, trace_dims: Sequence[int]) -> Tensor:
     check_fidelities("S", S)
     if S.ndim != 2 or len(S) == 0:
         raise InputError(
-            f"S has shape {tuple(S.shape)}; expected (l, m) with l >= 1: for a batch use zeroed and "
-            "first_occurrence"
+            f"S has shape {tuple(S.shape)}; expected (l, m) with l >= 1: for a batch use zeroed and first_occurrence"
         )
     if not in_trace(S, max_fidelity(S), trace_dims):
         fixed = _others(trace_dims, S.shape[-1])
@@ -219,13 +212,9 @@ def _repeated(values: Sequence[object]) -> list[object]:
 def _check_trace_dims(trace_dims: Sequence[int], m: int, owner: str) -> None:
     if outside := [j for j in trace_dims if j not in range(m)]:
         allowed = f"use 0..{m - 1}" if m else "leave trace_dims empty"
-        raise SpaceError(
-            f"trace_dims={tuple(trace_dims)}: {outside} outside the index range of {owner}; {allowed}"
-        )
+        raise SpaceError(f"trace_dims={tuple(trace_dims)}: {outside} outside the index range of {owner}; {allowed}")
     if repeated := _repeated(trace_dims):
-        raise SpaceError(
-            f"trace_dims={tuple(trace_dims)}: {repeated} more than once; list each trace dim once"
-        )
+        raise SpaceError(f"trace_dims={tuple(trace_dims)}: {repeated} more than once; list each trace dim once")
 
 
 def _check_last_dim(name: str, s: Tensor, m: int | None, *, members: bool = False) -> None:

@@ -178,8 +178,9 @@ def test_equal_losses_are_zero_in_the_units_of_the_loss(warp, value, n):
 
 
 @BOTH_WARPS
-def test_losses_that_differ_by_rounding_only_count_as_equal(warp):
-    y = tensor([0.1 + 0.2, 0.3, 0.3, 0.3])
+@pytest.mark.parametrize("y", [[0.1 + 0.2, 0.3, 0.3, 0.3], [0.0, 3e-310, 5e-300]])
+def test_losses_that_differ_by_rounding_or_underflow_only_count_as_equal(warp, y):
+    y = tensor(y)
     transform = fit_outcome(y, warp=warp)
     assert transform.sd * transform.scale == 1
     assert transform.forward(y).abs().max() < 1e-15
@@ -220,11 +221,23 @@ def test_without_a_warp_twelve_orders_of_magnitude_resolve_the_lower_ones():
     assert z.abs().max() < 3
 
 
-def test_a_best_loss_of_zero_or_almost_zero_does_not_stand_apart_under_the_log_warp():
+@pytest.mark.parametrize("best", [[0.0], [1e-200], [0.0, 1e-200], [-1e-200, 1e-200]])
+def test_a_best_loss_of_almost_zero_does_not_stand_apart_under_the_log_warp(best):
     y = losses(8, n=12)
-    for best in ([0.0], [1e-300], [0.0, 1e-300]):
-        z = fit_outcome(tensor([*best, *y]), warp="log").forward(tensor(y))
-        assert z.std() > 0.1
+    z = fit_outcome(tensor([*best, *y]), warp="log").forward(tensor(y))
+    assert z.std() > (0.5 if len(best) == 1 else 0.1)
+
+
+def test_two_nearly_equal_best_losses_do_not_stand_apart_under_the_log_warp():
+    y = 0.5 + losses(9, n=12)
+    z = fit_outcome(tensor([0.5, 0.5 + 1e-9, *y]), warp="log").forward(tensor(y))
+    assert z.std() > 0.5
+
+
+def test_a_constant_added_to_all_losses_does_not_undo_the_log_warp():
+    y = torch.logspace(-2, 3, 21, dtype=torch.float64) + 1e5
+    z = fit_outcome(y, warp="log").forward(y)
+    assert z[20] - z[16] > 0.5  # at distances of 1000 and 100 from the best
 
 
 @pytest.mark.parametrize("n", [8, 25, 200])
@@ -284,9 +297,7 @@ def test_any_losses_give_finite_values_in_the_same_order(y, new, warp):
 
 
 @BOTH_WARPS
-@pytest.mark.parametrize(
-    "y", [[-1.7e308, 3.0, 1.7e308], [1e300, 2e299, -4e299, 7e299], [2e-308, 5e-288, 1e-287]]
-)
+@pytest.mark.parametrize("y", [[-1.7e308, 3.0, 1.7e308], [1e300, 2e299, -4e299, 7e299], [2e-308, 5e-288, 1e-287]])
 def test_extreme_losses_neither_overflow_nor_vanish(warp, y):
     transform = fit_outcome(tensor(y), warp=warp)
     z = transform.forward(tensor(y))
@@ -301,9 +312,7 @@ def test_extreme_losses_neither_overflow_nor_vanish(warp, y):
 
 
 def test_slope_agrees_with_central_differences_of_forward(transform):
-    y = tensor(
-        [transform.floor * 0.6, transform.origin - 0.2, transform.origin + 0.3, 2.9, transform.cap * 0.9]
-    )
+    y = tensor([transform.floor * 0.6, transform.origin - 0.2, transform.origin + 0.3, 2.9, transform.cap * 0.9])
     h = 1e-6 * (transform.scale + (y - transform.origin).abs())
     by_difference = (transform.forward(y + h) - transform.forward(y - h)) / (2 * h)
     torch.testing.assert_close(transform.slope(y), by_difference, rtol=1e-6, atol=0.0)
@@ -311,9 +320,7 @@ def test_slope_agrees_with_central_differences_of_forward(transform):
 
 def test_slope_is_the_gradient_of_forward_everywhere(transform):
     best = transform.origin  # with the log warp the point where its two branches meet
-    y = tensor(
-        [transform.floor * 2, -0.4, best, 1.7, transform.cap * 1.01, 1e200, math.nan, math.inf, -math.inf]
-    )
+    y = tensor([transform.floor * 2, -0.4, best, 1.7, transform.cap * 1.01, 1e200, math.nan, math.inf, -math.inf])
     y.requires_grad_()
     (gradient,) = torch.autograd.grad(transform.forward(y).sum(), y)
     torch.testing.assert_close(transform.slope(y), gradient, rtol=1e-13, atol=0.0)
@@ -395,9 +402,7 @@ def test_moments_under_the_log_warp_agree_with_adaptive_quadrature(warped_mean, 
         kink = -warped_mean / warped_sd
         edges = [-12.0, *([kink] if abs(kink) < 12 else []), 2 * warped_sd, 2 * warped_sd + 12]
         pieces = zip(sorted(edges)[:-1], sorted(edges)[1:], strict=True)
-        total = sum(
-            scipy.integrate.quad(integrand, a, b, epsrel=1e-11, epsabs=0, limit=200)[0] for a, b in pieces
-        )
+        total = sum(scipy.integrate.quad(integrand, a, b, epsrel=1e-11, epsabs=0, limit=200)[0] for a, b in pieces)
         return total / math.sqrt(2 * math.pi)
 
     centre = float(inverse_by_numpy(transform, mu))
@@ -430,15 +435,17 @@ MIXTURE_MU = np.array([[-0.7, 2.1], [0.4, -3.3], [1.6, 0.2]])  # (H, 2)
 MIXTURE_SD = np.array([[0.3, 0.04], [0.9, 0.6], [0.2, 1.2]])
 
 
-@pytest.mark.parametrize("p", [1e-7, 0.05, 1 / 3, 0.62, 0.975, 1 - 1e-7])
+@pytest.mark.parametrize("p", [2**-45, 0.05, 1 / 3, 0.62, 0.975, 1 - 2**-45])
 def test_mixture_quantile_is_the_root_of_the_mixture_cdf(transform, p):
     actual = transform.mixture_quantile(tensor(MIXTURE_MU), tensor(MIXTURE_SD), p)
     for j in range(2):
-        mu, sd = MIXTURE_MU[:, j], MIXTURE_SD[:, j]
-        root = scipy.optimize.brentq(
-            lambda z, mu=mu, sd=sd: scipy.stats.norm.cdf(z, mu, sd).mean() - p, -30, 30, xtol=1e-14
-        )
-        assert float(actual[j]) == pytest.approx(float(inverse_by_numpy(transform, root)), rel=1e-7)
+        components = scipy.stats.norm(MIXTURE_MU[:, j], MIXTURE_SD[:, j])
+
+        def log_tail_ratio(z, components=components):
+            return math.log(components.cdf(z).mean() / p) if p < 0.5 else math.log(components.sf(z).mean() / (1 - p))
+
+        root = scipy.optimize.brentq(log_tail_ratio, -15, 15, xtol=1e-14)
+        assert float(actual[j]) == pytest.approx(float(inverse_by_numpy(transform, root)), rel=1e-9)
 
 
 @pytest.mark.parametrize("p", [0.07, 0.55, 0.9])
@@ -451,9 +458,9 @@ def test_mixture_quantile_splits_mapped_samples_in_the_right_shares(transform, p
 
 
 def test_mixture_quantile_of_point_masses_is_one_of_them(transform):
-    mu = tensor([-0.7, 0.4, 1.6])
-    for p, expected in [(0.2, -0.7), (0.5, 0.4), (0.9, 1.6)]:
-        actual = transform.mixture_quantile(mu, tensor([0.0, 0.0, 0.0]), p)
+    masses = [-0.75, 0.5, 1.75]  # the second is exactly where the first bisection step lands
+    for p, expected in zip([0.2, 0.5, 0.9], masses, strict=True):
+        actual = transform.mixture_quantile(tensor(masses), tensor([0.0, 0.0, 0.0]), p)
         torch.testing.assert_close(actual, transform.inverse(tensor(expected)), rtol=1e-12, atol=0.0)
 
 
@@ -495,9 +502,11 @@ def test_every_shape_is_kept_and_arguments_broadcast(transform):
 
 
 @BOTH_WARPS
-def test_fitting_takes_any_shape_and_integers(warp):
+def test_fitting_takes_any_shape_integers_and_tensors_with_a_gradient(warp):
     y = torch.tensor([[4, 9, 2], [7, 7, 5]])
-    assert fit_outcome(y, warp=warp) == fit_outcome(tensor([2.0, 4.0, 5.0, 7.0, 7.0, 9.0]), warp=warp)
+    with_gradient = tensor([2.0, 4.0, 5.0, 7.0, 7.0, 9.0]).requires_grad_()
+    transform, same = (fit_outcome(t, warp=warp) for t in (y, with_gradient))
+    torch.testing.assert_close(transform.forward(y), same.forward(y), rtol=1e-13, atol=1e-13)
 
 
 def test_json_round_trip_keeps_every_digit(transform):

@@ -5,12 +5,14 @@ from takg.gp._fit import Chains, Diagnostics, Fit, fit
 from takg.gp._folded import FoldedMean, folded_target_mean
 from takg.gp._kernels import covariance
 from takg.gp._model import DESIGN_KERNELS, FIDELITY_KERNELS, Hyperparameters, Model
+from takg.gp._outcome import WARPS, OutcomeTransform, fit_outcome
 from takg.gp._posterior import Posterior, condition, sigma_tilde
 from takg.gp._rows import Rows, joined, rows_at, value_rows
 
 __all__ = [
     "DESIGN_KERNELS",
     "FIDELITY_KERNELS",
+    "WARPS",
     "Chains",
     "Cost",
     "CostFit",
@@ -20,6 +22,7 @@ __all__ = [
     "Hyperparameters",
     "LearnedCost",
     "Model",
+    "OutcomeTransform",
     "Posterior",
     "Rows",
     "cold_start_costs",
@@ -28,6 +31,7 @@ __all__ = [
     "covariance",
     "fit",
     "fit_cost",
+    "fit_outcome",
     "folded_target_mean",
     "given_cost",
     "joined",

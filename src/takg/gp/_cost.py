@@ -114,9 +114,7 @@ def given_cost(function: Cost) -> Cost:
     return checked
 
 
-def continuation_cost(
-    cost: Cost, x: Tensor, s: Tensor, s_from: Tensor, *, least_share: float = _LEAST_SHARE
-) -> Tensor:
+def continuation_cost(cost: Cost, x: Tensor, s: Tensor, s_from: Tensor, *, least_share: float = _LEAST_SHARE) -> Tensor:
     """Cost of going on from s_from to s: the difference of two cold starts, at least a share of the whole.
 
     Args:

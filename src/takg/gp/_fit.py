@@ -14,7 +14,7 @@ from takg.gp._evidence import Z_MAX, LogDensity
 from takg.gp._model import Model
 from takg.gp._posterior import Posterior, check_data, condition
 from takg.gp._rows import Rows
-from takg.numerics import minimise
+from takg.numerics import minimise, threads_for
 
 _STARTS = 4
 _COLD_STEPS = 60
@@ -84,10 +84,20 @@ def fit(
         raise InputError(f"draws={draws}: expected at least 1")
     if steps is not None and steps < 2:
         raise InputError(f"steps={steps}: expected at least 2")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"seed={seed}: expected an integer in 0..2**32 - 1")
     names = tuple(model.priors)
     if chains is not None and chains.names != names:
         raise InputError(f"chains are of {chains.names}; expected those of this model, {names}: start without chains")
 
+    with threads_for(len(rows)):
+        return _sampled(model, rows, y, seed=seed, draws=draws, chains=chains, steps=steps)
+
+
+def _sampled(
+    model: Model, rows: Rows, y: Tensor, *, seed: int, draws: int, chains: Chains | None, steps: int | None
+) -> Fit:
+    names = tuple(model.priors)
     density = LogDensity(model=model, rows=rows, y=y)
     random = np.random.RandomState(seed)  # emcee speaks this older generator
     n_walkers = max(2 * len(names) + 2, draws + draws % 2)
@@ -108,7 +118,7 @@ def fit(
     state = emcee.State(start.numpy(), random_state=random.get_state())
     last = sampler.run_mcmc(state, steps, skip_initial_state_check=True)
 
-    chosen = np.random.RandomState([seed, steps]).permutation(n_walkers)[:draws]
+    chosen = random.permutation(n_walkers)[:draws]
     theta = model.unpack(torch.from_numpy(last.coords[chosen]))
     return Fit(
         posterior=condition(model, theta, rows, y),
@@ -129,7 +139,13 @@ def _laplace_walkers(density: LogDensity, p: int, n_walkers: int, random: np.ran
     starts = torch.from_numpy(random.standard_normal((_STARTS, p))) * 0.7
     starts[0] = 0.0
     modes = minimise(
-        lambda z, _: density.negative_with_gradient(z), starts, -Z_MAX, Z_MAX, max_passes=60, tolerance=1e-2
+        lambda z, _: density.negative_with_gradient(z),
+        starts,
+        -Z_MAX,
+        Z_MAX,
+        max_passes=60,
+        tolerance=0.1,
+        first_step=1.0,
     )
     mode = modes.x[modes.value.nan_to_num(nan=math.inf).argmin()]
     h = 1e-3
@@ -138,7 +154,7 @@ def _laplace_walkers(density: LogDensity, p: int, n_walkers: int, random: np.ran
     hessian = (gradients[:p] - gradients[p:]) / (2 * h)
     curvature, axes = torch.linalg.eigh(0.5 * (hessian + hessian.mT))
     # The prior alone has curvature 1; less than half of that is a flat ridge, better filled by the sampler.
-    spread = axes * curvature.clamp_min(0.5).rsqrt()
+    spread: Tensor = axes * curvature.clamp_min(0.5).rsqrt()
     noise = torch.from_numpy(random.standard_normal((n_walkers, p)))
     return (mode + noise @ spread.mT).clamp(-Z_MAX, Z_MAX)
 

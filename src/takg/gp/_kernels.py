@@ -8,6 +8,7 @@ Each factor is positive semi-definite for all parameters > 0, and so are their p
 - smooth is squared exponential in s.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -154,7 +155,7 @@ def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:
     return (-0.5 * ((s - s_b) / lengthscale) ** 2).exp()
 
 
-_FIDELITY_FACTORS = {"freeze_thaw": _freeze_thaw, "data_size": _data_size, "smooth": _smooth}
+_FIDELITY_FACTORS: dict[str, Callable[..., Tensor]] = {"freeze_thaw": _freeze_thaw, "data_size": _data_size, "smooth": _smooth}
 
 
 def _trend_covariance(model: Model, a: Rows, b: Rows) -> Tensor:

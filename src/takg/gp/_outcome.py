@@ -74,9 +74,7 @@ class OutcomeTransform:
             if getattr(self, name) <= 0:
                 raise InputError(f"{name}={getattr(self, name)}: expected a positive number")
         if not self.floor <= self.worst <= self.cap:
-            raise InputError(
-                f"worst={self.worst}: expected a loss in [floor, cap] = [{self.floor}, {self.cap}]"
-            )
+            raise InputError(f"worst={self.worst}: expected a loss in [floor, cap] = [{self.floor}, {self.cap}]")
 
     def to_json(self) -> dict[str, object]:
         """The fields as plain values, none of them infinite."""
@@ -87,9 +85,7 @@ class OutcomeTransform:
         """The transform that `to_json` wrote."""
         expected = {field.name for field in fields(cls)}
         if set(data) != expected:
-            raise InputError(
-                f"data has the keys {sorted(data)}; expected {sorted(expected)}, as to_json writes them"
-            )
+            raise InputError(f"data has the keys {sorted(data)}; expected {sorted(expected)}, as to_json writes them")
         return cls(**data)  # type: ignore[arg-type]  # __post_init__ checks every value
 
     def forward(self, y: Tensor) -> Tensor:
@@ -172,10 +168,8 @@ class OutcomeTransform:
         for _ in range(N_HALVINGS):
             middle = low + (high - low) / 2
             t = (middle - mu) / sd
-            if p <= 0.5:  # the smaller tail is compared, because the larger one rounds to 1
-                is_below = torch.special.ndtr(t).mean(0) < p
-            else:
-                is_below = torch.special.ndtr(-t).mean(0) > 1 - p
+            # The smaller tail is compared, because the larger one rounds to 1.
+            is_below = _lower_tail(t).mean(0) < p if p <= 0.5 else _lower_tail(-t).mean(0) > 1 - p
             low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
         return self.inverse(low + (high - low) / 2)
 
@@ -204,9 +198,7 @@ def fit_outcome(y: Tensor, *, warp: str = "none") -> OutcomeTransform:
     best = float(values[0])
     if len(values) == 1:
         cap = min(best + FENCE_SPANS, LARGEST)
-        return OutcomeTransform(
-            warp=warp, floor=floor, cap=cap, worst=best, origin=best, scale=1.0, mean=0.0, sd=1.0
-        )
+        return OutcomeTransform(warp=warp, floor=floor, cap=cap, worst=best, origin=best, scale=1.0, mean=0.0, sd=1.0)
 
     scale = _log_scale(values) if warp == "log" else 1.0
     largest = _largest_warped(scale)
@@ -226,9 +218,7 @@ def fit_outcome(y: Tensor, *, warp: str = "none") -> OutcomeTransform:
         return OutcomeTransform(
             warp=warp, floor=floor, cap=cap, worst=worst, origin=best + mean, scale=sd, mean=0.0, sd=1.0
         )
-    return OutcomeTransform(
-        warp=warp, floor=floor, cap=cap, worst=worst, origin=best, scale=scale, mean=mean, sd=sd
-    )
+    return OutcomeTransform(warp=warp, floor=floor, cap=cap, worst=worst, origin=best, scale=scale, mean=mean, sd=sd)
 
 
 def _distinct(y: Tensor) -> Tensor:
@@ -297,6 +287,11 @@ def _normal_quantile(p: float) -> float:
     if not 0.0 < p < 1.0:
         raise InputError(f"p={p}: expected a probability strictly between 0 and 1")
     return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
+
+
+def _lower_tail(t: Tensor) -> Tensor:
+    """The normal CDF; torch.special.ndtr has lost all digits of it at t = -9.  (...) -> (...)"""
+    return (-t * math.sqrt(0.5)).erfc() / 2
 
 
 def _broadcast(mu: Tensor, sd: Tensor) -> tuple[Tensor, Tensor]:

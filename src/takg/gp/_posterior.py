@@ -81,7 +81,7 @@ class Posterior:
         K = covariance(self.model, self.theta, self.rows, rows)  # (H, ..., n, r)
         H, *batch, n, r = K.shape
         columns = K.movedim(-2, 1).reshape(H, n, -1)  # (H, n, batch r)
-        V = torch.linalg.solve_triangular(self.L, columns, upper=False)
+        V: Tensor = torch.linalg.solve_triangular(self.L, columns, upper=False)
         return V.reshape(H, n, *batch, r).movedim(1, -2)
 
 
@@ -111,7 +111,8 @@ def sigma_tilde(post: Posterior, x_new: Tensor, rows: Rows) -> Tensor:
     """
     D = jittered_cholesky(post.observation_covariance(rows)).L  # (H, ..., r, r)
     K_1S = post.covariance(post.target_rows(x_new), rows)  # (H, ..., c, r)
-    return torch.linalg.solve_triangular(D, K_1S.mT, upper=False).mT  # K_1S D^-T
+    shift: Tensor = torch.linalg.solve_triangular(D, K_1S.mT, upper=False).mT  # K_1S D^-T
+    return shift
 
 
 def _observed_covariance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:

@@ -93,7 +93,7 @@ def check_rows(name: str, rows: Rows, *, d: int, m: int) -> None:
     for label, tensor in (("part", rows.part), ("noise_scale", rows.noise_scale)):
         if tensor.shape != (len(rows),):
             raise InputError(f"{name}.{label} has shape {tuple(tensor.shape)}; expected ({len(rows)},)")
-    if len(rows) and not (0 <= int(rows.part.min()) and int(rows.part.max()) <= d):
+    if len(rows) and not (int(rows.part.min()) >= 0 and int(rows.part.max()) <= d):
         raise InputError(
             f"{name}.part ranges over {int(rows.part.min())}..{int(rows.part.max())}; expected 0 for a value "
             f"or 1..{d} for a derivative by that component of x"

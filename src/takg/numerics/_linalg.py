@@ -19,13 +19,15 @@ class Factor(NamedTuple):
     jitter: Tensor  # (...,)
 
 
-def jittered_cholesky(A: Tensor) -> Factor:
+def jittered_cholesky(A: Tensor, *, size: Tensor | None = None) -> Factor:
     """Factor each matrix of a batch, adding to the diagonal of those that are not positive definite.
 
     Jitter grows by tens until the factorisation succeeds; matrices that succeed keep jitter 0.
 
     Args:
         A: (..., n, n), symmetric; only its lower triangle is read.
+        size: (...,), what jitter is relative to, by default the mean of the diagonal. A matrix left by a
+            subtraction can be nothing but rounding error; its jitter must follow the size of what was there.
     Returns:
         The factor and the jitter of each matrix, in the units of A.
     """
@@ -39,7 +41,8 @@ def jittered_cholesky(A: Tensor) -> Factor:
             f"a covariance matrix of size {A.shape[-1]} has {int((~A.isfinite()).sum())} entries that are "
             "not finite; look for overflowing hyperparameters or inputs"
         )
-    size = A.detach().diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(torch.finfo(A.dtype).tiny)
+    size = _mean_diagonal(A) if size is None else size.detach()
+    size = size.clamp_min(torch.finfo(A.dtype).tiny)
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     for relative in _JITTERS:
         jitter = torch.where(failed, relative * size, jitter)
@@ -66,12 +69,16 @@ def extended_factor(L: Tensor, cross: Tensor, block: Tensor) -> Factor:
     """
     n, r = cross.shape[-2:]
     B = torch.linalg.solve_triangular(L, cross, upper=False)  # (..., n, r)
-    corner = jittered_cholesky(block - B.mT @ B)
+    corner = jittered_cholesky(block - B.mT @ B, size=_mean_diagonal(block))
     longer = L.new_zeros(*L.shape[:-2], n + r, n + r)
     longer[..., :n, :n] = L
     longer[..., n:, :n] = B.mT
     longer[..., n:, n:] = corner.L
     return Factor(longer, corner.jitter)
+
+
+def _mean_diagonal(A: Tensor) -> Tensor:
+    return A.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
 def _is_broken(L: Tensor, info: Tensor) -> Tensor:

@@ -14,7 +14,9 @@ from torch import Tensor
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 _ARMIJO = 1e-4
+_ROUNDING = 1e-14  # relative error of a value, a few times that of one operation
 _SHORTEST_STEP = 1e-10
+_GROWTH = 4.0
 
 
 class Minimum(NamedTuple):
@@ -60,6 +62,8 @@ def minimise(
     inverse_hessian = eye.repeat(B, 1, 1) * (first_step / g.norm(dim=-1).clamp_min(1e-12))[:, None, None]
     is_fresh = torch.ones(B, dtype=torch.bool)  # no curvature seen since the last reset
     step = torch.ones(B, dtype=x.dtype)
+    reach = torch.full((B,), first_step, dtype=x.dtype)
+    is_straight = torch.zeros(B, dtype=torch.bool)  # no positive curvature along the last good step
     norm = _projected_norm(x, g, lower, upper)
     stuck = ~f.isfinite()
 
@@ -71,23 +75,33 @@ def minimise(
         is_free = ~(((x_l <= low) & (g_l > 0)) | ((x_l >= high) & (g_l < 0)))  # (b, p)
         free_gradient = g_l * is_free
         direction = -(inverse_hessian[live] @ free_gradient[..., None])[..., 0] * is_free
-        trial = (x_l + step[live, None] * direction).clamp(low, high)
+        length = direction.norm(dim=-1).clamp_min(torch.finfo(x.dtype).tiny)
+        # A step may be _GROWTH times the last good one, and is that long where no curvature held it back.
+        fitted = torch.where(is_straight[live], reach[live] / length, (reach[live] / length).clamp_max(1.0))
+        trial = (x_l + (step[live] * fitted)[:, None] * direction).clamp(low, high)
         f_t, g_t = objective(trial, live)
         f_t, g_t = f_t.detach(), g_t.detach()
         passes += 1
 
         moved = trial - x_l
         expected = (g_l * moved).sum(-1)
-        is_better = f_t.isfinite() & g_t.isfinite().all(-1) & (f_t <= f_l + _ARMIJO * expected) & (expected < 0)
+        is_lower = f_t <= f_l + _ARMIJO * expected
+        # Near a minimum the decrease drowns in the rounding of f, where slopes still tell; Hager and Zhang (2005).
+        is_level = f_t <= f_l + _ROUNDING * f_l.abs()
+        is_flatter = (g_t * moved).sum(-1) <= (2 * _ARMIJO - 1) * expected
+        is_better = f_t.isfinite() & g_t.isfinite().all(-1) & (is_lower | is_level & is_flatter) & (expected < 0)
 
         won = live[is_better]
         if won.numel():
-            change = (g_t - g_l)[is_better]
+            # What did not move lies on a face; its gradient would teach the others the curvature off the face.
+            change = ((g_t - g_l) * (moved != 0))[is_better]
             inverse_hessian[won] = _bfgs_update(inverse_hessian[won], moved[is_better], change, is_fresh[won])
             x[won], f[won], g[won] = trial[is_better], f_t[is_better], g_t[is_better]
             norm[won] = _projected_norm(x[won], g[won], lower[won], upper[won])
+            is_straight[won] = (moved[is_better] * change).sum(-1) <= 0
+            reach[won] = _GROWTH * moved[is_better].norm(dim=-1)
             step[won] = 1.0
-            is_fresh[won] = False
+            is_fresh[won] &= is_straight[won]
 
         lost = live[~is_better]
         if lost.numel():
@@ -100,8 +114,9 @@ def minimise(
             inverse_hessian[again] = eye * scale[:, None, None]
             step[again] = 1.0
             is_fresh[again] = True
+            is_straight[again] = False
 
-    return Minimum(x=x, value=f, gradient_norm=norm, converged=norm <= tolerance, passes=passes)
+    return Minimum(x=x, value=f, gradient_norm=norm, converged=(norm <= tolerance) & f.isfinite(), passes=passes)
 
 
 def _projected_norm(x: Tensor, g: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -123,10 +138,12 @@ def _bfgs_update(H: Tensor, moved: Tensor, change: Tensor, is_fresh: Tensor) -> 
     eye = torch.eye(H.shape[-1], dtype=H.dtype)
     H = torch.where((is_fresh & is_convex)[:, None, None], scale[:, None, None] * eye, H)
     Hy = (H @ change[..., None])[..., 0]  # (b, p)
+    # Steep early steps leave H far too small in directions not seen since; scaled up, it forgets them.
+    growth = (safe / (change * Hy).sum(-1).clamp_min(torch.finfo(H.dtype).tiny)).clamp_min(1.0)
+    growth = torch.where(is_convex, growth, 1.0)
+    H, Hy = growth[:, None, None] * H, growth[:, None] * Hy
     rho = 1 / safe
     bend = rho * (1 + rho * (change * Hy).sum(-1))
     outer = moved[:, :, None] * Hy[:, None, :]
-    updated = (
-        H - rho[:, None, None] * (outer + outer.mT) + bend[:, None, None] * moved[:, :, None] * moved[:, None, :]
-    )
+    updated = H - rho[:, None, None] * (outer + outer.mT) + bend[:, None, None] * moved[:, :, None] * moved[:, None, :]
     return torch.where(is_convex[:, None, None], updated, H)

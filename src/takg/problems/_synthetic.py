@@ -74,11 +74,7 @@ class Problem:
 
     def _check(self, x_unit: Tensor, s: Tensor) -> tuple[int, ...]:
         if not isinstance(x_unit, Tensor) or x_unit.shape[-1:] != (self.d,) or not x_unit.is_floating_point():
-            came = (
-                f"{x_unit.dtype} {tuple(x_unit.shape)}"
-                if isinstance(x_unit, Tensor)
-                else type(x_unit).__name__
-            )
+            came = f"{x_unit.dtype} {tuple(x_unit.shape)}" if isinstance(x_unit, Tensor) else type(x_unit).__name__
             raise InputError(
                 f"x_unit is {came}; expected a float tensor (..., {self.d}), the variables of {self.name!r} "
                 "scaled to the unit cube"
@@ -86,8 +82,7 @@ class Problem:
         bad = x_unit[~((x_unit >= 0) & (x_unit <= 1))]  # NaN fails both comparisons
         if bad.numel():
             raise InputError(
-                f"x_unit holds {bad[0].item()!r}; expected finite values in [0, 1]: "
-                "convert user units with to_unit"
+                f"x_unit holds {bad[0].item()!r}; expected finite values in [0, 1]: convert user units with to_unit"
             )
         check_fidelities("s", s, self.fidelities.m)
         try:

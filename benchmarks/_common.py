@@ -1,0 +1,73 @@
+"""What every benchmark shares: timing, the command line, and the list of bars at the end of its JSON."""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure that must hold: the value is at most (or at least) the limit."""
+
+    name: str
+    value: float | None  # None if it could not be measured, which does not hold
+    limit: float
+    holds: bool
+
+
+def at_most(name: str, value: float | None, limit: float) -> Bar:
+    return Bar(name, value, limit, value is not None and value <= limit)
+
+
+def at_least(name: str, value: float | None, limit: float) -> Bar:
+    return Bar(name, value, limit, value is not None and value >= limit)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall and CPU seconds (of all threads)."""
+
+    wall: float
+    cpu: float
+
+
+def timed(job: Callable[[], Any]) -> tuple[Timing, Any]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = job()
+    return Timing(time.perf_counter() - wall, time.process_time() - cpu), result
+
+
+def median(timings: list[Timing]) -> Timing:
+    return Timing(statistics.median(t.wall for t in timings), statistics.median(t.cpu for t in timings))
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes, under a minute")
+    return parser
+
+
+def finish(args: argparse.Namespace, figures: dict[str, Any], bars: list[Bar], packages: list[str]) -> int:
+    """Print the bars, write the JSON if asked to, and return an exit code: 0 if all bars hold."""
+    print()
+    for bar in bars:
+        value = "none" if bar.value is None else f"{bar.value:.4g}"
+        print(f"{'ok  ' if bar.holds else 'MISS'}  {bar.name}: {value} (limit {bar.limit:g})")
+    if args.json:
+        report = {
+            "python": platform.python_version(),
+            "versions": {name: version(name) for name in packages},
+            "quick": args.quick,
+            **figures,
+            "bars": [asdict(bar) for bar in bars],
+        }
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0 if all(bar.holds for bar in bars) else 1
