@@ -303,4 +303,6 @@ def test_a_wavy_function_is_never_left_higher_and_the_report_is_true(seed, p, B,
     torch.testing.assert_close(result.value, f.detach(), rtol=1e-12, atol=1e-12)
     projected = np.clip(result.x.numpy() - g.numpy(), -width, width) - result.x.numpy()
     np.testing.assert_allclose(result.gradient_norm, np.abs(projected).max(-1), rtol=1e-6, atol=1e-12)
-    assert result.converged.all()
+    assert torch.equal(result.converged, result.gradient_norm <= 1e-8)
+    # Values of size 4 hide what a gradient of (2 * curvature * 4 eps)^0.5 can still gain.
+    assert (result.gradient_norm < 1e-6).all()
