@@ -118,6 +118,26 @@ def test_rescaling_a_matrix_rescales_factor_and_jitter(seed, exponent, n, rank):
     torch.testing.assert_close(scaled.jitter, one.jitter * 4.0**exponent, rtol=1e-14, atol=0)
 
 
+@laws
+@given(seed=st.integers(0, 2**20), n=st.integers(1, 7), copies=st.lists(st.integers(0, 6), min_size=1, max_size=5))
+def test_copies_of_rows_leave_no_pivot_that_is_mere_rounding_error(seed, n, copies):
+    A = positive_definite(n=n, seed=seed)
+    copies = [i % n for i in copies]
+    order = [*range(n), *copies]
+    whole = A[order][:, order]
+    eps = np.finfo(np.float64).eps
+    for factor in (jittered_cholesky(whole), extended_factor(torch.linalg.cholesky(A), A[:, copies], whole[n:, n:])):
+        assert (factor.L.diagonal() ** 2 >= eps * whole.diagonal()).all()
+        np.testing.assert_allclose(reconstruction(factor), whole, rtol=0, atol=1e-10 * whole.diagonal().max())
+
+
+def test_a_small_matrix_that_nothing_was_taken_from_needs_no_jitter():
+    A = 1e-17 * positive_definite(n=4)
+    assert jittered_cholesky(A).jitter == 0
+    left = jittered_cholesky(A, diagonal=torch.full((4,), 3.7, dtype=torch.float64))  # 3.7 less 3.7
+    assert 0 < left.jitter < 1e-10
+
+
 def test_gradients_flow_through_a_batch_of_factors():
     gen = torch.Generator().manual_seed(7)
     M = torch.randn(2, 3, 3, generator=gen, dtype=torch.float64, requires_grad=True)

@@ -2,8 +2,8 @@
 
 from takg.gp._cost import Cost, CostFit, LearnedCost, cold_start_costs, continuation_cost, fit_cost, given_cost
 from takg.gp._fit import Chains, Diagnostics, Fit, fit
-from takg.gp._folded import FoldedMean, folded_target_mean
-from takg.gp._kernels import covariance
+from takg.gp._folded import FoldedMean, folded_target_mean, target_factor
+from takg.gp._kernels import covariance, design_covariance, design_profile, noise_variance
 from takg.gp._model import DESIGN_KERNELS, FIDELITY_KERNELS, Hyperparameters, Model
 from takg.gp._outcome import WARPS, OutcomeTransform, fit_outcome
 from takg.gp._posterior import Posterior, condition, sigma_tilde
@@ -29,13 +29,17 @@ __all__ = [
     "condition",
     "continuation_cost",
     "covariance",
+    "design_covariance",
+    "design_profile",
     "fit",
     "fit_cost",
     "fit_outcome",
     "folded_target_mean",
     "given_cost",
     "joined",
+    "noise_variance",
     "rows_at",
     "sigma_tilde",
+    "target_factor",
     "value_rows",
 ]

@@ -29,15 +29,17 @@ class LearnedCost:
     from where nothing is known of the cost.
     """
 
-    posterior: Posterior  # over (x, log-scaled s), of standardised log cost less its expected slope
+    posterior: Posterior  # over (x, centred log-scaled s), of standardised log cost less its expected slope
     softening: float  # log s is log(s + softening), finite at s = 0
+    ramp_centre: Tensor  # (m,), mean of the log-scaled s observed
     centre: float
     scale: float
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         """Predicted cold-start cost, (..., d) and (..., m) -> (...,); differentiable in both."""
-        ramp = _log_ramp(s, self.softening)
-        z = torch.cat([x.expand(*ramp.shape[:-1], x.shape[-1]), ramp], dim=-1)  # (..., d + m)
+        batch = torch.broadcast_shapes(x.shape[:-1], s.shape[:-1])
+        ramp = _log_ramp(s, self.softening).expand(*batch, -1)
+        z = torch.cat([x.expand(*batch, -1), ramp - self.ramp_centre], dim=-1)  # (..., d + m)
         rows = value_rows(z[..., None, :], z.new_empty(*z.shape[:-1], 1, 0))
         residual = self.posterior.mean(rows).mean(0)[..., 0]  # (...,)
         return (self.centre + self.scale * residual + _expected_slope(ramp, self.softening)).exp()
@@ -83,6 +85,8 @@ def fit_cost(
     positive = s[s > 0]
     softening = min(max(0.5 * float(positive.min()) if positive.numel() else 0.0, 1e-4), 0.05)
     ramp = _log_ramp(s, softening)
+    # About its mean, so that the slope of a fidelity that was never varied cannot stand in for the constant.
+    ramp_centre = ramp.mean(0)
     residual = cost.log() - _expected_slope(ramp, softening)
     centre = float(residual.mean())
     spread = float(residual.std()) if len(residual) > 1 else 0.0
@@ -93,9 +97,11 @@ def fit_cost(
         trend_dims=tuple(range(d, d + m)),
         slope_var=(_SLOPE_SD * _log_range(softening) / scale) ** 2,
     )
-    rows = value_rows(torch.cat([x, ramp], dim=-1), x.new_empty(len(x), 0))
+    rows = value_rows(torch.cat([x, ramp - ramp_centre], dim=-1), x.new_empty(len(x), 0))
     result = fit(model, rows, (residual - centre) / scale, seed=seed, draws=draws, chains=chains, steps=steps)
-    learned = LearnedCost(posterior=result.posterior, softening=softening, centre=centre, scale=scale)
+    learned = LearnedCost(
+        posterior=result.posterior, softening=softening, ramp_centre=ramp_centre, centre=centre, scale=scale
+    )
     return CostFit(cost=learned, chains=result.chains, diagnostics=result.diagnostics)
 
 

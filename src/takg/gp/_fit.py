@@ -150,8 +150,11 @@ def _laplace_walkers(density: LogDensity, p: int, n_walkers: int, random: np.ran
     mode = modes.x[modes.value.nan_to_num(nan=math.inf).argmin()]
     h = 1e-3
     nudges = h * torch.eye(p, dtype=mode.dtype)
-    _, gradients = density.negative_with_gradient(torch.cat([mode + nudges, mode - nudges]))
+    inside = mode.clamp(2 * h - Z_MAX, Z_MAX - 2 * h)  # beyond the cut there is no gradient to take differences of
+    _, gradients = density.negative_with_gradient(torch.cat([inside + nudges, inside - nudges]))
     hessian = (gradients[:p] - gradients[p:]) / (2 * h)
+    if not hessian.isfinite().all():  # no density here either: spread as the prior, and let _made_finite judge
+        hessian = torch.eye(p, dtype=mode.dtype)
     curvature, axes = torch.linalg.eigh(0.5 * (hessian + hessian.mT))
     # The prior alone has curvature 1; less than half of that is a flat ridge, better filled by the sampler.
     spread: Tensor = axes * curvature.clamp_min(0.5).rsqrt()

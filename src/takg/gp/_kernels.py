@@ -48,8 +48,9 @@ def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
     for j, kind in enumerate(model.fidelity_kernels):
         s = rows.s[..., j]
         variance = variance * _FIDELITY_FACTORS[kind](s, s, *(_lift(p, variance) for p in theta.fidelity[j]))
-    trend = model.mean_var + sum(model.slope_var * rows.x[..., k] ** 2 for k in model.trend_dims)
-    return variance + torch.where(rows.part == 0, trend * ones, 0.0)
+    for k in model.trend_dims:
+        variance = variance + model.slope_var * _trend_basis(rows, k) ** 2
+    return variance + model.mean_var * (rows.part == 0).to(variance.dtype)
 
 
 def noise_variance(theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -58,11 +59,17 @@ def noise_variance(theta: Hyperparameters, rows: Rows) -> Tensor:
     return torch.where(is_value, theta.noise_var[:, None], theta.gradient_noise_var[:, None]) * rows.noise_scale
 
 
-def design_covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor:
-    """k_x and its derivatives by either argument, (H, ..., a, b), with unit variance."""
+def design_covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows, *, is_aligned: bool = False) -> Tensor:
+    """k_x and its derivatives by either argument, (H, ..., a, b), with unit variance.
+
+    With `is_aligned` the points differ between hyperparameter samples: the first batch dimension of x is H.
+    """
     diff = a.x[..., :, None, :] - b.x[..., None, :, :]  # (..., a, b, d)
     precision = theta.lengthscale**-2  # (H, d)
-    u = (precision @ (diff * diff).reshape(-1, a.d).mT).reshape(-1, *diff.shape[:-1])  # (H, ..., a, b)
+    if is_aligned:
+        u = (diff * diff * precision.reshape(theta.H, *[1] * (diff.ndim - 2), -1)).sum(-1)
+    else:
+        u = (precision @ (diff * diff).reshape(-1, a.d).mT).reshape(-1, *diff.shape[:-1])  # (H, ..., a, b)
     phi = profile(model.design_kernel, u)
     if not (a.has_gradients or b.has_gradients):
         return phi
@@ -71,7 +78,7 @@ def design_covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) ->
     slope, bend = profile_slope(model.design_kernel, u), profile_curvature(model.design_kernel, u)
     is_a, is_b = (a.part > 0)[:, None], (b.part > 0)[None, :]  # (a, 1), (1, b)
     k_a, k_b = (a.part - 1).clamp_min(0), (b.part - 1).clamp_min(0)
-    lead = (1,) * (diff.ndim - 3)
+    lead = (1,) * (u.ndim - 3)
     du_a = 2 * _pick(diff, k_a[:, None]) * precision[:, k_a].reshape(theta.H, *lead, -1, 1)
     du_b = -2 * _pick(diff, k_b[None, :]) * precision[:, k_b].reshape(theta.H, *lead, 1, -1)
     twice = torch.where(k_a[:, None] == k_b[None, :], -2 * precision[:, k_a].reshape(theta.H, *lead, -1, 1), 0.0)
@@ -110,6 +117,21 @@ def profile_curvature(design_kernel: str, u: Tensor) -> Tensor:
         return 0.25 * (-0.5 * u).exp()
     # The clamp keeps the root's derivative finite; phi'' only ever meets it multiplied by a difference.
     return (25.0 / 12.0) * (-_SQRT5 * u.clamp_min(1e-30).sqrt()).exp()
+
+
+def design_profile(design_kernel: str, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """phi(u) and its first three derivatives, for use without autograd."""
+    if design_kernel == "squared_exponential":
+        phi = (-0.5 * u).exp()
+        return phi, -0.5 * phi, 0.25 * phi, -0.125 * phi
+    r = (5 * u).clamp_min(1e-30).sqrt()  # the third has a pole at 0, where it only meets cubes of the distance
+    decay = (-r).exp()
+    return (
+        (1 + r + r * r / 3) * decay,
+        -(5.0 / 6.0) * (1 + r) * decay,
+        (25.0 / 12.0) * decay,
+        -(125.0 / 24.0) * decay / r,
+    )
 
 
 class _Matern52(torch.autograd.Function):
@@ -155,16 +177,25 @@ def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:
     return (-0.5 * ((s - s_b) / lengthscale) ** 2).exp()
 
 
-_FIDELITY_FACTORS: dict[str, Callable[..., Tensor]] = {"freeze_thaw": _freeze_thaw, "data_size": _data_size, "smooth": _smooth}
+_FIDELITY_FACTORS: dict[str, Callable[..., Tensor]] = {
+    "freeze_thaw": _freeze_thaw,
+    "data_size": _data_size,
+    "smooth": _smooth,
+}
 
 
 def _trend_covariance(model: Model, a: Rows, b: Rows) -> Tensor:
-    """Covariance that the integrated trend adds between values; derivatives of a constant are 0."""
+    """Covariance that the integrated trend adds."""
     both_values = ((a.part == 0)[:, None] & (b.part == 0)[None, :]).to(a.x.dtype)
     K = model.mean_var * both_values
     for k in model.trend_dims:
-        K = K + model.slope_var * a.x[..., :, None, k] * b.x[..., None, :, k]
+        K = K + model.slope_var * _trend_basis(a, k)[..., :, None] * _trend_basis(b, k)[..., None, :]
     return K
+
+
+def _trend_basis(rows: Rows, k: int) -> Tensor:
+    """What the slope in x_k is multiplied by in each row: x_k in values, 0 or 1 in derivatives.  (..., r)"""
+    return torch.where(rows.part == 0, rows.x[..., k], (rows.part == k + 1).to(rows.x.dtype))
 
 
 def _pick(diff: Tensor, component: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class Posterior:
         """K_n between two sets of rows (of one with itself if b is left out), (H, ..., a, b)."""
         V_a = self._whitened(a)
         V_b = V_a if b is None else self._whitened(b)
-        return covariance(self.model, self.theta, a, a if b is None else b) - V_a.mT @ V_b
+        K = covariance(self.model, self.theta, a, a if b is None else b)
+        return K - _lifted(V_a, K.ndim).mT @ _lifted(V_b, K.ndim)
 
     def variance(self, rows: Rows) -> Tensor:
         """The diagonal of K_n, (H, ..., r); rounding never takes it below 0."""
@@ -105,18 +106,24 @@ def sigma_tilde(post: Posterior, x_new: Tensor, rows: Rows) -> Tensor:
 
     Args:
         x_new: (..., c, d), where the mean at the target fidelity is read.
-        rows: r observations under consideration, values or derivatives, batch dimensions as x_new's.
+        rows: r observations under consideration, values or derivatives; batch dimensions broadcast with x_new's.
     Returns:
         (H, ..., c, r), such that mu_{n+1}(x_new, 1) = mu_n(x_new, 1) + sigma_tilde @ W.
     """
-    D = jittered_cholesky(post.observation_covariance(rows)).L  # (H, ..., r, r)
+    before = prior_variance(post.model, post.theta, rows)  # (H, ..., r)
+    D = jittered_cholesky(post.observation_covariance(rows), diagonal=before).L  # (H, ..., r, r)
     K_1S = post.covariance(post.target_rows(x_new), rows)  # (H, ..., c, r)
-    shift: Tensor = torch.linalg.solve_triangular(D, K_1S.mT, upper=False).mT  # K_1S D^-T
+    shift: Tensor = torch.linalg.solve_triangular(_lifted(D, K_1S.ndim), K_1S.mT, upper=False).mT  # K_1S D^-T
     return shift
 
 
 def _observed_covariance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
     return covariance(model, theta, rows, rows) + noise_variance(theta, rows).diag_embed()
+
+
+def _lifted(T: Tensor, ndim: int) -> Tensor:
+    """Ones after H, so that batch dimensions broadcast with each other and never with H."""
+    return T.reshape(T.shape[0], *[1] * (ndim - T.ndim), *T.shape[1:])
 
 
 def _solve(L: Tensor, y: Tensor) -> Tensor:
@@ -125,8 +132,10 @@ def _solve(L: Tensor, y: Tensor) -> Tensor:
 
 def check_data(model: Model, rows: Rows, y: Tensor) -> None:
     check_rows("rows", rows, d=model.d, m=model.m)
-    if rows.x.ndim != 2 or rows.s.ndim != 2:
-        raise InputError(f"rows.x has shape {tuple(rows.x.shape)}; expected (n, {model.d}), data have no batch")
+    for label, tensor in (("x", rows.x), ("s", rows.s)):
+        if tensor.ndim != 2:
+            expected = (len(rows), tensor.shape[-1])
+            raise InputError(f"rows.{label} has shape {tuple(tensor.shape)}; expected {expected}, data have no batch")
     if len(rows) == 0:
         raise InputError("rows is empty; expected at least one observation")
     if rows.has_gradients and not model.has_gradients:

@@ -38,8 +38,9 @@ class Rows:
 
 
 def value_rows(x: Tensor, s: Tensor, *, noise_scale: float = 1.0) -> Rows:
-    """Values of g at paired points: x (..., r, d) with s (..., r, m)."""
-    r = x.shape[-2]
+    """Values of g at paired points: x (..., r, d) with s (..., r, m), whose batch dimensions broadcast."""
+    batch, r = torch.broadcast_shapes(x.shape[:-2], s.shape[:-2]), x.shape[-2]
+    x, s = x.expand(*batch, *x.shape[-2:]), s.expand(*batch, *s.shape[-2:])
     part = torch.zeros(r, dtype=torch.long)
     return Rows(x=x, s=s, part=part, noise_scale=torch.full((r,), noise_scale, dtype=x.dtype))
 
@@ -49,16 +50,16 @@ def rows_at(x: Tensor, S: Tensor, *, gradients: bool = False, noise_scale: float
 
     Args:
         x: (..., d).
-        S: (..., l, m).
+        S: (..., l, m), with batch dimensions that broadcast with those of x.
         gradients: add d rows after each value.
     Returns:
         l rows, or l (1 + d) with gradients.
     """
     d, per_fidelity = x.shape[-1], 1 + gradients * x.shape[-1]
     S = S.repeat_interleave(per_fidelity, dim=-2)  # (..., r, m)
-    r = S.shape[-2]
+    batch, (r, m) = torch.broadcast_shapes(x.shape[:-1], S.shape[:-2]), S.shape[-2:]
     part = torch.arange(1 + d)[:per_fidelity].repeat(r // per_fidelity)
-    x = x[..., None, :].expand(*x.shape[:-1], r, d)
+    x, S = x[..., None, :].expand(*batch, r, d), S.expand(*batch, r, m)
     return Rows(x=x, s=S, part=part, noise_scale=torch.full((r,), noise_scale, dtype=x.dtype))
 
 
@@ -85,7 +86,7 @@ def check_rows(name: str, rows: Rows, *, d: int, m: int) -> None:
             raise InputError(f"{name}.{label} has {bad} entries that are not finite; remove those rows")
     if rows.s.shape[-2] != len(rows):
         raise InputError(f"{name}.s has {rows.s.shape[-2]} rows; expected {len(rows)}, one for each row of x")
-    if m and (rows.s.min() < 0 or rows.s.max() > 1):
+    if rows.s.numel() and (rows.s.min() < 0 or rows.s.max() > 1):
         raise InputError(
             f"{name}.s ranges over [{float(rows.s.min()):g}, {float(rows.s.max()):g}]; expected fidelities within "
             "[0, 1], with 1 the target: divide by the largest value of each"

@@ -1,7 +1,21 @@
-"""Linear algebra and optimisation on batches of small problems; tensors and callables only."""
+"""Linear algebra, draws and optimisation on batches of small problems; tensors and callables only."""
 
+from takg.numerics._draws import DRAW_METHODS, normal_draws, sobol_points
 from takg.numerics._linalg import Factor, extended_factor, jittered_cholesky
 from takg.numerics._minimise import Minimum, minimise
+from takg.numerics._newton import NewtonStep, newton_step
 from takg.numerics._threads import threads_for
 
-__all__ = ["Factor", "Minimum", "extended_factor", "jittered_cholesky", "minimise", "threads_for"]
+__all__ = [
+    "DRAW_METHODS",
+    "Factor",
+    "Minimum",
+    "NewtonStep",
+    "extended_factor",
+    "jittered_cholesky",
+    "minimise",
+    "newton_step",
+    "normal_draws",
+    "sobol_points",
+    "threads_for",
+]

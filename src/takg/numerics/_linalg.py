@@ -19,21 +19,23 @@ class Factor(NamedTuple):
     jitter: Tensor  # (...,)
 
 
-def jittered_cholesky(A: Tensor, *, size: Tensor | None = None) -> Factor:
+def jittered_cholesky(A: Tensor, *, diagonal: Tensor | None = None) -> Factor:
     """Factor each matrix of a batch, adding to the diagonal of those that are not positive definite.
 
-    Jitter grows by tens until the factorisation succeeds; matrices that succeed keep jitter 0.
+    Jitter grows by tens until the factorisation succeeds; matrices that succeed keep jitter 0. A pivot below
+    the rounding error of its diagonal entry is a failure too: it is noise, and solving would divide by it.
 
     Args:
         A: (..., n, n), symmetric; only its lower triangle is read.
-        size: (...,), what jitter is relative to, by default the mean of the diagonal. A matrix left by a
-            subtraction can be nothing but rounding error; its jitter must follow the size of what was there.
+        diagonal: (..., n), the diagonal before something was subtracted, if A is such a difference: that sets
+            its rounding error. By default the diagonal of A.
     Returns:
         The factor and the jitter of each matrix, in the units of A.
     """
     L, info = torch.linalg.cholesky_ex(A)
     jitter = A.new_zeros(A.shape[:-2])
-    failed = _is_broken(L, info)
+    diagonal = _diagonal(A) if diagonal is None else diagonal.detach()
+    failed = _is_broken(L, info, diagonal)
     if not failed.any():
         return Factor(L, jitter)
     if not A.isfinite().all():
@@ -41,14 +43,13 @@ def jittered_cholesky(A: Tensor, *, size: Tensor | None = None) -> Factor:
             f"a covariance matrix of size {A.shape[-1]} has {int((~A.isfinite()).sum())} entries that are "
             "not finite; look for overflowing hyperparameters or inputs"
         )
-    size = _mean_diagonal(A) if size is None else size.detach()
-    size = size.clamp_min(torch.finfo(A.dtype).tiny)
+    size = diagonal.mean(-1).clamp_min(torch.finfo(A.dtype).tiny)
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     for relative in _JITTERS:
         jitter = torch.where(failed, relative * size, jitter)
         L, info = torch.linalg.cholesky_ex(A + jitter[..., None, None] * eye)
         # Jitter never shrinks: what a matrix has been given it keeps, so the loop ends.
-        failed = _is_broken(L, info)
+        failed = _is_broken(L, info, diagonal)
         if not failed.any():
             return Factor(L, jitter)
     raise NumericsError(
@@ -69,7 +70,7 @@ def extended_factor(L: Tensor, cross: Tensor, block: Tensor) -> Factor:
     """
     n, r = cross.shape[-2:]
     B = torch.linalg.solve_triangular(L, cross, upper=False)  # (..., n, r)
-    corner = jittered_cholesky(block - B.mT @ B, size=_mean_diagonal(block))
+    corner = jittered_cholesky(block - B.mT @ B, diagonal=_diagonal(block))
     longer = L.new_zeros(*L.shape[:-2], n + r, n + r)
     longer[..., :n, :n] = L
     longer[..., n:, :n] = B.mT
@@ -77,10 +78,12 @@ def extended_factor(L: Tensor, cross: Tensor, block: Tensor) -> Factor:
     return Factor(longer, corner.jitter)
 
 
-def _mean_diagonal(A: Tensor) -> Tensor:
-    return A.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
+def _diagonal(A: Tensor) -> Tensor:
+    return A.detach().diagonal(dim1=-2, dim2=-1)
 
 
-def _is_broken(L: Tensor, info: Tensor) -> Tensor:
-    # LAPACK lets NaN through without a word, hence the second look.
-    return (info > 0) | ~L.detach().diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
+def _is_broken(L: Tensor, info: Tensor, diagonal: Tensor) -> Tensor:
+    pivots = _diagonal(L) ** 2
+    # LAPACK lets NaN and infinity through without a word, hence the second look.
+    is_sound = pivots.isfinite() & (pivots >= torch.finfo(L.dtype).eps * diagonal)
+    return (info > 0) | ~is_sound.all(-1)

@@ -1,0 +1,414 @@
+"""L_n(x, S) by simulation: what the best answer is expected to lose after observations still to be made.
+
+docs/paper.md#loss. Simulated observations come in the order pending, lead, tail. For taKG-zero the lead is C(S) and
+the tail is S; for taKG the lead is empty. One Cholesky factor serves both terms of the value of information, the
+lead's being its leading block, and both use the same draws W. The tail's draws come in pairs +-W given the rest.
+Because a minimum is concave, each pair then lowers the expected minimum, so no estimate of a value of information
+is ever negative.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from takg.acquisition._inner import KernelSums, scaled_features
+from takg.errors import InputError
+from takg.gp import (
+    Posterior,
+    Rows,
+    covariance,
+    design_covariance,
+    joined,
+    noise_variance,
+    target_factor,
+    value_rows,
+)
+from takg.numerics import jittered_cholesky, normal_draws, sobol_points
+
+_ENTRIES_AT_ONCE = 4_000_000
+_SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What a batch of B candidates would observe, each of q evaluations at its own x."""
+
+    x: Tensor  # (B, q, d)
+    rows: Rows  # r of them with batch (B,), the lead first
+    owner: Tensor  # (r,), which of the q evaluations a row belongs to
+    lead: int  # how many rows are known to the benchmark too
+    is_new: Tensor  # (B, r), bool; a row that repeats an earlier one observes nothing
+
+    def __getitem__(self, chosen: slice) -> "Observations":
+        rows = Rows(
+            x=self.rows.x[chosen], s=self.rows.s[chosen], part=self.rows.part, noise_scale=self.rows.noise_scale
+        )
+        return Observations(x=self.x[chosen], rows=rows, owner=self.owner, lead=self.lead, is_new=self.is_new[chosen])
+
+
+class Gain(NamedTuple):
+    """Simulated reductions of the expected loss; their mean over H and M is the value of information."""
+
+    reduction: Tensor  # (H, B, M), differentiable in the observations' x and s (Theorem 1)
+    benchmark: Tensor  # (H, B, M), the minimum before the tail is observed
+    unconverged: int  # inner problems that did not reach their minimum to tolerance
+    problems: int
+    jitter: float  # largest that was added to a covariance of the simulated observations
+
+    @property
+    def value(self) -> Tensor:
+        """(B,)."""
+        return self.reduction.mean((0, 2))
+
+    @property
+    def standard_error(self) -> Tensor:
+        """Of the simulation, (B,); the H samples are taken as given."""
+        H, _, M = self.reduction.shape
+        if M < 2:
+            return torch.full_like(self.value, torch.inf)
+        return self.reduction.detach().var(-1).div(M).mean(0).div(H).sqrt()
+
+
+class LossSimulator:
+    """A posterior prepared for many evaluations of the expected loss.
+
+    Args:
+        post: the posterior, under H hyperparameter samples.
+        pending: evaluations under way; their outcomes are simulated, not made up.
+        candidates: (g, d), where inner minima are first looked for; by default Sobol points, the data's x
+            and the minimisers of the mean under each sample.
+        pairs: M, antithetic pairs of draws for each sample.
+        polish: Newton passes from the best candidate of each inner problem.
+        method: "sobol" or "monte_carlo".
+    """
+
+    def __init__(
+        self,
+        post: Posterior,
+        *,
+        seed: int,
+        pending: Rows | None = None,
+        candidates: Tensor | None = None,
+        pairs: int = 8,
+        polish: int = 1,
+        method: str = "sobol",
+    ) -> None:
+        if pairs < 1:
+            raise InputError(f"pairs={pairs}: expected at least 1 pair of draws")
+        if polish < 0:
+            raise InputError(f"polish={polish}: expected at least 0 passes")
+        if post.model.trend_dims:
+            raise InputError(f"post.model.trend_dims={post.model.trend_dims}: expected a model with a constant trend")
+        if pending is not None and len(pending) == 0:
+            pending = None
+        self.post, self.pairs, self.polish, self.method, self.seed = post, pairs, polish, method, seed
+        self.pending = pending
+        with torch.no_grad():
+            self._prepare_data(pending)
+            self.candidates = self._default_candidates() if candidates is None else candidates
+            self._prepare_candidates()
+
+    def redrawn(self, seed: int, *, pairs: int | None = None, polish: int | None = None) -> "LossSimulator":
+        """The same posterior and candidates under fresh draws."""
+        other = copy.copy(self)
+        other.seed, other.pairs = seed, pairs or self.pairs
+        other.polish = self.polish if polish is None else polish
+        if self.pending is not None:  # their outcomes are drawn too
+            with torch.no_grad():
+                other._prepare_data(self.pending)
+                other._prepare_candidates()
+        return other
+
+    def with_pending(self, rows: Rows) -> "LossSimulator":
+        """The same draws with further evaluations under way."""
+        return LossSimulator(
+            self.post,
+            seed=self.seed,
+            pending=rows if self.pending is None else joined([self.pending, rows]),
+            candidates=torch.cat([self.candidates, rows.x.unique(dim=0)]),
+            pairs=self.pairs,
+            polish=self.polish,
+            method=self.method,
+        )
+
+    @property
+    def current_loss(self) -> Tensor:
+        """L_n of the pending observations alone, or min mu_n where there are none; a scalar."""
+        return self._floor.value.mean()
+
+    @property
+    def minimisers(self) -> Tensor:
+        """Where each sample's mean (after pending draws) is smallest, (H, M or 1, d)."""
+        return self._floor.x
+
+    def gain(self, observations: Observations) -> Gain:
+        """What each of B candidates is expected to lower the loss by."""
+        B, r = observations.is_new.shape
+        width = 3 * self.pairs * max(len(self.candidates), self._slots.x.shape[0]) * self.post.theta.H
+        size = max(1, _ENTRIES_AT_ONCE // width)
+        normal = normal_draws(self.post.theta.H, self.pairs, r, seed=self.seed + 1, method=self.method)
+        parts = [self._gain(observations[i : i + size], normal) for i in range(0, B, size)]
+        return Gain(
+            torch.cat([part.reduction for part in parts], dim=1),
+            torch.cat([part.benchmark for part in parts], dim=1),
+            sum(part.unconverged for part in parts),
+            sum(part.problems for part in parts),
+            max(part.jitter for part in parts),
+        )
+
+    def _prepare_data(self, pending: Rows | None) -> None:
+        """Fold the posterior mean, under each draw of the pending outcomes, into weights of distinct slots."""
+        post, H = self.post, self.post.theta.H
+        if pending is None:
+            self._L, self._rows = post.L, post.rows
+            weights = post.weights[:, None, :]  # (H, 1, n)
+        else:
+            D = jittered_cholesky(post.observation_covariance(pending)).L  # (H, p, p)
+            W = normal_draws(H, self.pairs, len(pending), seed=self.seed, method=self.method)
+            outcome = post.mean(pending)[:, None, :] + W @ D.mT  # (H, M, p)
+            longer = post.extended(pending, torch.zeros(len(pending), dtype=torch.float64))
+            self._L, self._rows = longer.L, longer.rows
+            y = torch.cat([post.y.expand(H, self.pairs, -1), outcome], dim=-1)  # (H, M, n + p)
+            weights = torch.cholesky_solve(y.mT, self._L).mT
+        key = torch.cat([self._rows.x, self._rows.part[:, None].to(torch.float64)], dim=-1)
+        distinct, self._slot_of_row = key.unique(dim=0, return_inverse=True)
+        part = distinct[:, -1].long()
+        no_s = distinct.new_empty(len(distinct), 0)
+        self._slots = Rows(x=distinct[:, :-1], s=no_s, part=part, noise_scale=torch.ones(len(part)))
+        self._is_value = (self._rows.part == 0).to(torch.float64)
+        self._pull = target_factor(post.model, post.theta, self._rows)  # (H, n)
+        self._base_weights = self._fold((weights * self._pull[:, None, :]).mT).mT  # (H, M or 1, slots)
+        self._base_offset = post.model.mean_var * (weights * self._is_value).sum(-1)  # (H, M or 1)
+
+    def _fold(self, columns: Tensor) -> Tensor:
+        """Sum rows of (H, n, ...) that share a slot: (H, slots, ...)."""
+        H, _, *rest = columns.shape
+        out = columns.new_zeros(H, len(self._slots.part), *rest)
+        return out.index_add(1, self._slot_of_row, columns)
+
+    def _default_candidates(self) -> Tensor:
+        """Few points, since every simulated outcome is compared on all of them: those of low mean, and a spread."""
+        d = self.post.model.d
+        spread = sobol_points(_SPREAD, d, seed=self.seed)
+        pool = torch.cat([sobol_points(4 * _SPREAD, d, seed=self.seed + 1), self._slots.x.unique(dim=0)])
+        low = pool[self._base_means(pool).mean(0).topk(min(_LOW, len(pool)), largest=False).indices]
+        return torch.cat([spread, low, self._minimisers_from(torch.cat([pool, spread]))])
+
+    def _base_means(self, points: Tensor) -> Tensor:
+        """Mean of each sample, averaged over draws of pending outcomes, up to a constant: (g, d) -> (H, g)."""
+        weights = self._base_weights.mean(1)[..., None]  # (H, slots, 1)
+        return (self._features(points.expand(self.post.theta.H, -1, -1)) @ weights)[..., 0]
+
+    def _minimisers_from(self, points: Tensor) -> Tensor:
+        """Local minimisers of each sample's mean, from the best few of the points."""
+        H, d = self.post.theta.H, self.post.model.d
+        weights = self._base_weights.mean(1, keepdim=True)
+        values = self._base_means(points)  # (H, g)
+        starts = points[values.topk(min(4, len(points)), largest=False).indices]  # (H, k, d)
+        P = starts.shape[1]
+        found = self._sums(weights.expand(-1, P, -1), values.new_zeros(H, P)).minimise(starts, passes=20)
+        distinct: Tensor = found.x.reshape(-1, d).unique(dim=0)
+        return distinct
+
+    def _prepare_candidates(self) -> None:
+        G = self.candidates
+        if G.ndim != 2 or G.shape[-1] != self.post.model.d or not ((G >= 0) & (G <= 1)).all():
+            raise InputError(
+                f"candidates has shape {tuple(G.shape)}; expected (g, {self.post.model.d}) points of the unit cube"
+            )
+        H = self.post.theta.H
+        self._candidate_features = self._features(G[None].expand(H, -1, -1))  # (H, g, slots)
+        base = self._base_offset[..., None] + self._base_weights @ self._candidate_features.mT  # (H, M or 1, g)
+        self._candidate_base = base
+        starts = G[base.argmin(-1)]  # (H, M or 1, d)
+        self._floor = self._sums(self._base_weights, self._base_offset).minimise(starts, passes=20)
+
+    def _features(self, x_new: Tensor) -> Tensor:
+        """k_x(x', slot), points that differ between samples: (H, ..., c, d) -> (H, ..., c, slots)."""
+        model, theta = self.post.model, self.post.theta
+        if self._slots.has_gradients:
+            points = value_rows(x_new, x_new.new_empty(*x_new.shape[:-1], 0))
+            slots = Rows(
+                x=self._slots.x.expand(*x_new.shape[:-2], *self._slots.x.shape),
+                s=self._slots.s,
+                part=self._slots.part,
+                noise_scale=self._slots.noise_scale,
+            )
+            return design_covariance(model, theta, points, slots, is_aligned=True)
+        flat = x_new.reshape(theta.H, -1, model.d) / theta.lengthscale[:, None, :]
+        return scaled_features(model.design_kernel, flat, self._slots.x / theta.lengthscale[:, None, :]).reshape(
+            *x_new.shape[:-1], -1
+        )
+
+    def _sums(
+        self,
+        weights: Tensor,
+        offset: Tensor,
+        own: Tensor | None = None,
+        own_weights: Tensor | None = None,
+        own_gradients: Tensor | None = None,
+    ) -> KernelSums:
+        """P functions of x' from weights of the slots (H, P, slots)."""
+        H, P, _ = weights.shape
+        d = self.post.model.d
+        shared_gradients = None
+        if self._slots.has_gradients:
+            shared_gradients, weights = _by_part(weights, self._slots.part, d)
+        return KernelSums(
+            kernel=self.post.model.design_kernel,
+            lengthscale=self.post.theta.lengthscale,
+            shared=self._slots.x,
+            shared_weights=weights,
+            shared_gradients=shared_gradients,
+            own=weights.new_empty(P, 0, d) if own is None else own,
+            own_weights=weights.new_empty(H, P, 0) if own_weights is None else own_weights,
+            own_gradients=own_gradients,
+            offset=offset,
+        )
+
+    def _gain(self, observations: Observations, W: Tensor) -> Gain:
+        k = observations.lead
+        shift = self._shift(observations)
+        # What multiplies T(x') for each draw: the lead's part, and the two signs of the tail's.
+        v_lead = W[:, None, :, :k] @ shift.inverse[..., :k, :]  # (H, B, M, r)
+        v_tail = W[:, None, :, k:] @ shift.inverse[..., k:, :]
+        v = torch.stack([v_lead, v_lead + v_tail, v_lead - v_tail], dim=3)  # (H, B, M, 3, r)
+        with torch.no_grad():
+            x_star, features, is_converged = self._inner_minima(observations, shift, v)  # (H, B, M, 3, d or slots)
+            weights = self._base_weights[:, None, :, None, :]  # (H, 1, M or 1, 1, slots)
+            base = (features * weights).sum(-1) + self._base_offset[:, None, :, None]  # (H, B, M, 3)
+        T = self._T(observations, shift, x_star, features)  # (H, B, M, 3, r)
+        own = base + (T * v).sum(-1)
+        # The lead's minimiser is a start for both signs too; without it a pair could fail to gain.
+        from_lead = base[..., :1] + (T[..., :1, :] * v).sum(-1)
+        best = torch.minimum(own, from_lead)
+        if k == 0:
+            floor = self._floor.value[:, None, :].expand(best.shape[:-1])
+            benchmark = torch.minimum(floor, best[..., 0])
+        else:
+            benchmark = best[..., 0]
+        reduction = benchmark - 0.5 * (best[..., 1] + best[..., 2])
+        missed = int((~is_converged).sum())
+        return Gain(reduction, benchmark.detach(), missed, is_converged.numel(), shift.jitter)
+
+    def _shift(self, observations: Observations) -> "_Shift":
+        """The parts of sigma-tilde that do not depend on x'."""
+        model, theta = self.post.model, self.post.theta
+        rows = observations.rows
+        is_new = observations.is_new.to(torch.float64)  # (B, r)
+        K = covariance(model, theta, self._rows, rows) * is_new[:, None, :]  # (H, B, n, r)
+        H, B, n, r = K.shape
+        columns = K.movedim(2, 1).reshape(H, n, B * r)
+        V = torch.linalg.solve_triangular(self._L, columns, upper=False)
+        A = torch.linalg.solve_triangular(self._L.mT, V, upper=True)  # (H, n, B r)
+        V = V.reshape(H, n, B, r).movedim(1, 2)  # (H, B, n, r)
+        prior = covariance(model, theta, rows, rows) + torch.diag_embed(noise_variance(theta, rows))[:, None]
+        # A repeated row becomes one of unit variance that is independent of everything.
+        both = is_new[:, :, None] * is_new[:, None, :]
+        factor = jittered_cholesky(prior * both + torch.diag_embed(1 - is_new) - V.mT @ V)
+        eye = torch.eye(r, dtype=torch.float64).expand(H, B, r, r)
+        folded = self._fold((A * self._pull[:, :, None]).reshape(H, n, B, r))  # (H, slots, B, r)
+        return _Shift(
+            inverse=torch.linalg.solve_triangular(factor.L, eye, upper=False),
+            folded=folded.movedim(1, 2),
+            offset=model.mean_var * (A * self._is_value[:, None]).sum(1).reshape(H, B, r),
+            pull=target_factor(model, theta, rows) * is_new,
+            constant=model.mean_var * is_new * (rows.part == 0),
+            jitter=float(factor.jitter.max()),
+        )
+
+    def _T(self, observations: Observations, shift: "_Shift", x_new: Tensor, features: Tensor) -> Tensor:
+        """K_n((x', 1), rows) at points that differ between samples, (H, B, ..., d) -> (H, B, ..., r)."""
+        H, B, *between, d = x_new.shape
+        flat = x_new.reshape(H, B, -1, d)
+        near = design_covariance(
+            self.post.model,
+            self.post.theta,
+            value_rows(flat, flat.new_empty(*flat.shape[:-1], 0)),
+            _with_batch(observations.rows, H),
+            is_aligned=True,
+        )  # (H, B, c, r)
+        prior = near * shift.pull[:, :, None, :] + shift.constant[:, None, :]
+        T = prior - features.reshape(H, B, flat.shape[2], -1) @ shift.folded - shift.offset[:, :, None, :]
+        return T.reshape(H, B, *between, -1)
+
+    def _inner_minima(self, observations: Observations, shift: "_Shift", v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x* of every simulated outcome: the best candidate, or the candidate's own x, polished."""
+        H, B, M, _, r = v.shape
+        d, q = self.post.model.d, observations.x.shape[1]
+        g = len(self.candidates)
+        near = covariance(self.post.model, self.post.theta, self._target(self.candidates), observations.rows)
+        T = near * observations.is_new[:, None, :].to(near.dtype)  # (H, B, g, r)
+        T = T - (self._candidate_features[:, None] @ shift.folded) - shift.offset[:, :, None, :]
+        values = (v.reshape(H, B, M * 3, r) @ T.mT).reshape(H, B, M, 3, g)
+        values += self._candidate_base[:, None, :, None, :]
+        best, where = values.min(-1)
+        start = self.candidates[where]  # (H, B, M, 3, d)
+
+        x_own = observations.x.expand(H, B, q, d)
+        own_features = self._features(x_own)  # (H, B, q, slots)
+        own_T = self._T(observations, shift, x_own, own_features)  # (H, B, q, r)
+        own_base = own_features @ self._base_weights.mT[:, None] + self._base_offset[:, None, None, :]  # (H, B, q, M)
+        own_values = torch.einsum("hbmtr,hbqr->hbmtq", v, own_T) + own_base.mT[:, :, :, None, :]
+        own_best, own_where = own_values.min(-1)  # (H, B, M, 3)
+        which = own_where[..., None].expand(*own_where.shape, d)
+        own_start = x_own[:, :, None, None].expand(H, B, M, 3, q, d).gather(-2, which[..., None, :])[..., 0, :]
+        start = torch.where((own_best < best)[..., None], own_start, start)
+        if self.polish == 0:
+            return start, self._features(start), torch.ones(start.shape[:-1], dtype=torch.bool)
+
+        P = B * M * 3
+        weights = self._base_weights[:, None, :, None, :] - torch.einsum("hbmtr,hbur->hbmtu", v, shift.folded)
+        offset = self._base_offset[:, None, :, None] - (v * shift.offset[:, :, None, None, :]).sum(-1)
+        offset = offset + (v * shift.constant[:, None, None, :]).sum(-1)
+        pulled = v * shift.pull[:, :, None, None, :]  # (H, B, M, 3, r)
+        own_weights, own_gradients = self._own_weights(observations, pulled)
+        sums = self._sums(
+            weights.reshape(H, P, -1),
+            offset.reshape(H, P),
+            observations.x[:, None].expand(B, M * 3, q, d).reshape(P, q, d),
+            own_weights.reshape(H, P, q),
+            None if own_gradients is None else own_gradients.reshape(H, P, q, d),
+        )
+        found = sums.minimise(start.reshape(H, P, d), passes=self.polish)
+        # With derivative slots the sums' own centres are not the slots, and features have to be made anew.
+        x_star = found.x.reshape(H, B, M, 3, d)
+        has_slots = not self._slots.has_gradients
+        features = found.features.reshape(H, B, M, 3, -1) if has_slots else self._features(x_star)
+        return x_star, features, found.converged.reshape(H, B, M, 3)
+
+    def _own_weights(self, observations: Observations, pulled: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gather row weights by evaluation: (H, B, M, 3, q) and, with derivative rows, (H, B, M, 3, q, d)."""
+        q, d = observations.x.shape[1:]
+        part, owner = observations.rows.part, observations.owner
+        belongs = torch.nn.functional.one_hot(owner, q).to(pulled.dtype)  # (r, q)
+        weights = pulled @ (belongs * (part == 0)[:, None])
+        if not observations.rows.has_gradients:
+            return weights, None
+        along = torch.nn.functional.one_hot((part - 1).clamp_min(0), d) * (part > 0)[:, None]  # (r, d)
+        return weights, torch.einsum("hbmtr,rq,rd->hbmtqd", pulled, belongs, along.to(pulled.dtype))
+
+    def _target(self, x_new: Tensor) -> Rows:
+        return self.post.target_rows(x_new)
+
+
+class _Shift(NamedTuple):
+    inverse: Tensor  # (H, B, r, r), D^-1
+    folded: Tensor  # (H, B, slots, r), weights of the slots in K_n((x', 1), rows)
+    offset: Tensor  # (H, B, r)
+    pull: Tensor  # (H, B, r), what k_x(x', x) is multiplied by
+    constant: Tensor  # (B, r)
+    jitter: float
+
+
+def _with_batch(rows: Rows, H: int) -> Rows:
+    return Rows(x=rows.x.expand(H, *rows.x.shape), s=rows.s[..., :0], part=rows.part, noise_scale=rows.noise_scale)
+
+
+def _by_part(weights: Tensor, part: Tensor, d: int) -> tuple[Tensor, Tensor]:
+    """Split weights of slots (..., u) into those of derivatives (..., u, d) and those of values (..., u)."""
+    along = torch.nn.functional.one_hot((part - 1).clamp_min(0), d) * (part > 0)[:, None]
+    return weights[..., None] * along.to(weights.dtype), weights * (part == 0).to(weights.dtype)

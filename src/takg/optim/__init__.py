@@ -1,0 +1,19 @@
+"""Maximise an acquisition function; recommend the best design."""
+
+from takg.optim._basket import Basket
+from takg.optim._outer import METHODS, Snap, Suggestion, maximise
+from takg.optim._recommend import Recommendation, recommend
+from takg.optim._region import Choice, Region, Runs
+
+__all__ = [
+    "METHODS",
+    "Basket",
+    "Choice",
+    "Recommendation",
+    "Region",
+    "Runs",
+    "Snap",
+    "Suggestion",
+    "maximise",
+    "recommend",
+]

@@ -1,0 +1,354 @@
+"""Maximise an acquisition function over x, s and the kept fractions, for new runs and runs to be continued.
+
+The problems of all restarts, of the basket and of the cold start are one batch. Two methods with one interface:
+`sample_average` fixes the draws and uses a batched quasi-Newton method on log VOI - log cost; `stochastic` is the
+paper's projected stochastic gradient ascent with fresh draws and Robbins-Monro steps (Theorem 2).
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from takg.acquisition import Acquisition, Valuation
+from takg.errors import InputError
+from takg.numerics import minimise, sobol_points, threads_for
+from takg.optim._region import Choice, Region, Runs, runs_of
+
+METHODS = ("sample_average", "stochastic")
+_SCREEN_PAIRS = 4
+_TINY = 1e-300  # a value of information of 0 has no logarithm
+_RUNG_SHARES = (0.03, 0.1, 0.3, 1.0)  # of the way up: fidelities at which the incumbents are tried as starts
+
+Basket = tuple[tuple[Tensor, Tensor], ...]
+Source = tuple[int | None, ...]
+Snap = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(q, d), (q, l, m) -> what can really be run next to it: (k, q, d), (k, q, l, m)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """What to evaluate next, and why."""
+
+    x: Tensor  # (q, d)
+    S: Tensor  # (q, l, m), fidelities to keep; the last is the one to run to
+    source: tuple[int | None, ...]  # for each evaluation, the basket entry that it continues, or None
+    value: float
+    standard_error: float
+    voi: float
+    cost: float
+    is_converged: bool  # the ascent that led here ended at a stationary point
+    unconverged: int  # inner problems of the last valuation that were not solved to tolerance
+    problem_values: tuple[float, ...]  # the best value of each basket entry, then that of the cold start
+    history: Tensor  # of the best restart, value after each pass (stochastic: gradient norm)
+    winners: Tensor  # (k, q p), good points to start from next time
+
+    @property
+    def s(self) -> Tensor:
+        """max S, (q, m)."""
+        return self.S[:, -1]
+
+
+class _Ascent(NamedTuple):
+    z: Tensor  # (B, q p)
+    is_converged: Tensor  # (B,)
+    history: Tensor  # (B, passes)
+
+
+def maximise(
+    acquisition: Acquisition,
+    region: Region,
+    *,
+    seed: int,
+    basket: Sequence[tuple[Tensor, Tensor]] = (),
+    q: int = 1,
+    method: str = "sample_average",
+    restarts: int = 8,
+    raw: int = 256,
+    passes: int = 30,
+    winners: Tensor | None = None,
+    snap: Snap | None = None,
+    final_pairs: int = 64,
+) -> Suggestion:
+    """The most valuable evaluation (or q of them, chosen jointly) per unit of cost.
+
+    Args:
+        basket: (x, s) of runs that can be continued; each is one more problem, with x fixed and s growing.
+        q: how many evaluations to choose together; their cost is that of the dearest.
+        restarts: ascents of the cold-start problem; every basket entry has one of its own.
+        raw: points at which the cold-start problem is screened for restarts.
+        passes: evaluations of the batch that an ascent may take.
+        winners: `Suggestion.winners` of the last call.
+        snap: gives what can be run next to a point; the best of these by value is suggested.
+        final_pairs: pairs of draws for the valuation that decides between the ends of the ascents.
+    """
+    if method not in METHODS:
+        raise InputError(f"method={method!r}: expected one of {METHODS}")
+    if q < 1:
+        raise InputError(f"q={q}: expected at least one evaluation")
+    if restarts < 1 or raw < 1 or passes < 1:
+        raise InputError(f"restarts={restarts}, raw={raw}, passes={passes}: expected at least 1 of each")
+    if region.d != acquisition.post.model.d or region.m != acquisition.post.model.m:
+        model = acquisition.post.model
+        raise InputError(f"region has d={region.d}, m={region.m}; expected d={model.d}, m={model.m} as the model")
+    settings = _Settings(method, restarts, raw, passes, final_pairs)
+    with threads_for(acquisition.post.n):
+        if q == 1:
+            return _maximise_alone(acquisition, region, settings, seed, tuple(basket), winners, snap)
+        return _maximise_jointly(acquisition, region, settings, seed, tuple(basket), q, winners, snap)
+
+
+class _Settings(NamedTuple):
+    method: str
+    restarts: int
+    raw: int
+    passes: int
+    final_pairs: int
+
+
+def _maximise_alone(
+    acquisition: Acquisition,
+    region: Region,
+    settings: _Settings,
+    seed: int,
+    basket: Basket,
+    winners: Tensor | None,
+    snap: Snap | None,
+) -> Suggestion:
+    runs, starts = _starts(acquisition, region, seed, basket, settings, winners)
+    ends = _ascend(acquisition, region, starts, runs, settings, seed)
+    sources: list[Source] = [(j,) for j in range(len(basket))]
+    sources += [(None,)] * (len(starts) - len(basket))
+    return _best(acquisition, region, ends, runs, sources, snap, settings, seed)
+
+
+def _maximise_jointly(
+    acquisition: Acquisition,
+    region: Region,
+    settings: _Settings,
+    seed: int,
+    basket: Basket,
+    q: int,
+    winners: Tensor | None,
+    snap: Snap | None,
+) -> Suggestion:
+    """Choose one after the other, each with those before it pending; then improve all of them together.
+
+    The first stage decides which runs are continued, the second moves every x and S of the batch at once.
+    """
+    growing, left = acquisition, dict(enumerate(basket))
+    chosen: list[Suggestion] = []
+    source: list[int | None] = []
+    for i in range(q):
+        entries = list(left)
+        entry_runs = tuple(left.values())
+        one = _maximise_alone(growing, region, settings, seed + i, entry_runs, winners, None)
+        index = one.source[0]
+        source.append(None if index is None else entries[index])
+        if index is not None:
+            del left[entries[index]]
+        chosen.append(one)
+        growing = growing.with_pending(one.x, one.S)
+    x = torch.stack([one.x[0] for one in chosen])[None]  # (1, q, d)
+    S = torch.stack([one.S[0] for one in chosen])[None]
+    B = settings.restarts
+    runs = region.new_runs(B, q)
+    for i, j in enumerate(source):
+        if j is not None:
+            runs.x[:, i], runs.s[:, i] = basket[j]
+    start = region.encode(Choice(x.expand(B, -1, -1), S.expand(B, -1, -1, -1)), runs)
+    nudge = 0.1 * (sobol_points(B, q * region.p, seed=seed) - 0.5)
+    nudge[0] = 0.0
+    lower, upper = region.bounds(runs)
+    ends = _ascend(acquisition, region, (start + nudge).clamp(lower, upper), runs, settings, seed)
+    best = _best(acquisition, region, ends, runs, [tuple(source)] * B, snap, settings, seed)
+    return dataclasses.replace(best, problem_values=chosen[0].problem_values, winners=chosen[0].winners)
+
+
+def _starts(
+    acquisition: Acquisition, region: Region, seed: int, basket: Basket, settings: _Settings, winners: Tensor | None
+) -> tuple[Runs, Tensor]:
+    """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
+    points = [sobol_points(settings.raw, region.p, seed=seed), _incumbents(acquisition, region)]
+    if winners is not None and winners.shape[-1] == region.p:
+        points.append(winners)
+    cold = torch.cat(points)
+    ladder = torch.full((len(_RUNG_SHARES), region.p), 0.5, dtype=torch.float64)
+    ladder[:, region.d : region.d + region.m] = torch.tensor(_RUNG_SHARES, dtype=torch.float64)[:, None]
+    old = runs_of(basket, region)
+    rungs = len(ladder)
+    warm = ladder.repeat(len(basket), 1)
+    new = region.new_runs(len(cold), 1)
+    runs = Runs(
+        torch.cat([old.x.repeat_interleave(rungs, 0), new.x]), torch.cat([old.s.repeat_interleave(rungs, 0), new.s])
+    )
+    z = torch.cat([warm, cold]).clamp(*region.bounds(runs))
+    coarse = acquisition.redrawn(seed, pairs=_SCREEN_PAIRS, polish=0)
+    with torch.no_grad():
+        score = _log_value(coarse, region, z, runs)
+    n_warm = len(basket) * rungs
+    best_warm = score[:n_warm].reshape(len(basket), rungs).argmax(-1) + rungs * torch.arange(len(basket))
+    best_cold = n_warm + _spread_out(score[n_warm:], z[n_warm:], settings.restarts)
+    chosen = torch.cat([best_warm, best_cold])
+    return Runs(runs.x[chosen], runs.s[chosen]), z[chosen]
+
+
+def _incumbents(acquisition: Acquisition, region: Region) -> Tensor:
+    """Where the mean is smallest under each sample, at several fidelities."""
+    best = acquisition.simulator.minimisers[:, 0].unique(dim=0)  # (k, d)
+    shares = torch.tensor(_RUNG_SHARES, dtype=torch.float64)
+    z = torch.full((len(best), len(shares), region.p), 0.5, dtype=torch.float64)
+    z[..., : region.d] = best[:, None]
+    z[..., region.d : region.d + region.m] = shares[:, None]
+    return z.flatten(0, 1)
+
+
+def _spread_out(score: Tensor, z: Tensor, count: int) -> Tensor:
+    """Indices of the best points that are not next to a better one already chosen."""
+    order = score.argsort(descending=True).tolist()
+    chosen: list[int] = []
+    for i in order:
+        if len(chosen) == count:
+            break
+        if all(float((z[i] - z[j]).abs().max()) > 0.05 for j in chosen):
+            chosen.append(i)
+    return torch.tensor((chosen + [i for i in order if i not in set(chosen)])[:count])
+
+
+def _value_parts(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
+    """Value of information and cost, (B,) each."""
+    choice = region.decode(z, runs)
+    return acquisition.gain(choice.x, choice.S).value, acquisition.batch_cost(choice.x, choice.S, runs.s)
+
+
+def _log_value(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
+    voi, cost = _value_parts(acquisition, region, z, runs)
+    return voi.clamp_min(_TINY).log() - cost.log()
+
+
+def _ascend(
+    acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, settings: _Settings, seed: int
+) -> _Ascent:
+    ascent = _sample_average if settings.method == "sample_average" else _stochastic
+    return ascent(acquisition, region, starts, runs, settings.passes, seed)
+
+
+def _sample_average(
+    acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, seed: int
+) -> _Ascent:
+    """Fixed draws, all problems in one batched quasi-Newton ascent of log VOI - log cost."""
+    lower, upper = region.bounds(runs)
+    seen = torch.full((len(starts), passes), -math.inf, dtype=torch.float64)
+    count = 0
+
+    def objective(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal count
+        z = z.detach().requires_grad_()
+        value = _log_value(acquisition, region, z, Runs(runs.x[index], runs.s[index]))
+        (gradient,) = torch.autograd.grad(value.sum(), z)
+        seen[index, min(count, passes - 1)] = value.detach()
+        count += 1
+        return -value.detach(), -gradient
+
+    result = minimise(objective, starts, lower, upper, max_passes=passes, tolerance=1e-3, first_step=0.1)
+    return _Ascent(result.x, result.converged, seen.cummax(1).values.exp())
+
+
+def _stochastic(
+    acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, seed: int
+) -> _Ascent:
+    """z <- projection(z + a_t G), G an unbiased estimate of the gradient of VOI / cost, a_t = a / (t + 1)^0.7.
+
+    The first estimates set the scale a of each problem's steps, which is a constant from then on: the steps sum to
+    infinity, their squares do not.
+    """
+    lower, upper = region.bounds(runs)
+    z = starts.clamp(lower, upper)
+    norms = torch.zeros(len(z), passes, dtype=torch.float64)
+    scale = torch.ones(len(z), 1, dtype=torch.float64)
+    average, weight = z.clone(), 0.0
+    for t in range(passes):
+        fresh = acquisition.redrawn((seed + 7919 * (t + 1)) % 2**31)
+        z = z.detach().requires_grad_()
+        voi, cost = _value_parts(fresh, region, z, runs)
+        (gradient,) = torch.autograd.grad((voi / cost).sum(), z)
+        z = z.detach()
+        if t == 0:
+            scale = 0.1 / gradient.norm(dim=-1, keepdim=True).clamp_min(_TINY)
+        norms[:, t] = ((z + gradient * scale).clamp(lower, upper) - z).norm(dim=-1)
+        z = (z + scale * gradient / (t + 1) ** 0.7).clamp(lower, upper)
+        if t >= passes // 2:  # the mean of the late iterates has less noise than the last
+            weight += 1.0
+            average = average + (z - average) / weight
+    return _Ascent(average, norms[:, -1] < 0.1 * norms[:, 0].clamp_min(_TINY), norms)
+
+
+def _best(
+    acquisition: Acquisition,
+    region: Region,
+    ends: _Ascent,
+    runs: Runs,
+    sources: Sequence[Source],
+    snap: Snap | None,
+    settings: _Settings,
+    seed: int,
+) -> Suggestion:
+    """Value the ends of all ascents with more draws, snap the best, and say what each problem was worth."""
+    exact = acquisition.redrawn((seed + 104_729) % 2**31, pairs=settings.final_pairs, polish=8)
+    choice = region.decode(ends.z, runs)
+    with torch.no_grad():
+        valuation = exact.evaluate_joint(choice.x, choice.S.clamp(0, 1), s_from=runs.s)
+    values = valuation.value
+    winner = int(values.argmax())
+    x, S, one = choice.x[winner], choice.S[winner], _member(valuation, winner)
+    if snap is not None:
+        x, S, one = _snapped(exact, snap, x, S, runs.s[winner])
+    is_cold = torch.tensor([all(j is None for j in source) for source in sources])
+    in_basket = {
+        source[0]: float(value) for source, value in zip(sources, values, strict=True) if source[0] is not None
+    }
+    best_cold = float(values[is_cold].max()) if is_cold.any() else -math.inf
+    return Suggestion(
+        x=x,
+        S=S,
+        source=sources[winner],
+        value=float(one.value),
+        standard_error=float(one.standard_error),
+        voi=float(one.voi),
+        cost=float(one.cost),
+        is_converged=bool(ends.is_converged[winner]),
+        unconverged=valuation.unconverged,
+        problem_values=(*(in_basket[j] for j in sorted(in_basket)), best_cold),
+        history=ends.history[winner],
+        winners=ends.z[is_cold][values[is_cold].argsort(descending=True)[:4]],
+    )
+
+
+def _snapped(
+    acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, s_from: Tensor
+) -> tuple[Tensor, Tensor, Valuation]:
+    """The best of what can be run next to (x, S), by value."""
+    xs, Ss = snap(x, S)
+    if xs.ndim != 3 or Ss.ndim != 4 or len(xs) == 0 or xs.shape[1:] != x.shape or Ss.shape != (len(xs), *S.shape):
+        raise InputError(
+            f"snap returned shapes {tuple(xs.shape)} and {tuple(Ss.shape)}; expected k >= 1 neighbours, "
+            f"(k, {', '.join(map(str, x.shape))}) and (k, {', '.join(map(str, S.shape))})"
+        )
+    with torch.no_grad():
+        valuation = acquisition.evaluate_joint(xs, Ss, s_from=s_from.expand(len(xs), *s_from.shape))
+    best = int(valuation.value.argmax())
+    return xs[best], Ss[best], _member(valuation, best)
+
+
+def _member(valuation: Valuation, i: int) -> Valuation:
+    """One entry of a batch."""
+    return valuation._replace(
+        value=valuation.value[i],
+        standard_error=valuation.standard_error[i],
+        voi=valuation.voi[i],
+        cost=valuation.cost[i],
+    )
