@@ -595,6 +595,25 @@ def test_extending_by_rows_that_are_known_exactly_is_survived(design, copies):
 
 
 @each_design
+def test_the_variance_of_what_is_known_exactly_is_zero_and_never_less(design):
+    post, _ = a_posterior(design, ("freeze_thaw",), gradients=True, n=40)
+    rows = replace(post.rows, noise_scale=0 * post.rows.noise_scale)
+    variance = condition(post.model, post.theta, rows, post.y).variance(rows)
+    assert (variance >= 0).all()
+    assert variance.max() < 1e-8
+
+
+def test_a_healthy_extension_does_not_hide_earlier_jitter():
+    post, gen = a_posterior("matern52", ("freeze_thaw",), gradients=False, n=5)
+    post = condition(
+        post.model, with_noise(post.theta, 0.0, 0.04, 0.0), stacked(post.rows, post.rows), post.y.repeat(2)
+    )
+    grown = post.extended(some_rows(post.model, gen, 2), some_y(gen, 2))
+    assert (post.jitter > 0).tolist() == [True, False, True]
+    assert torch.equal(grown.jitter, post.jitter)
+
+
+@each_design
 @pytest.mark.parametrize("gradients", [False, True])
 def test_evaluations_that_are_known_exactly_shift_nothing(design, gradients):
     post, gen = a_posterior(design, ("freeze_thaw",), gradients=True, n=9)

@@ -2,16 +2,23 @@
 
 docs/paper.md#loss. Simulated observations come in the order pending, lead, tail. For taKG-zero the lead is C(S) and
 the tail is S; for taKG the lead is empty. One Cholesky factor serves both terms of the value of information, the
-lead's being its leading block, and both use the same draws W. The tail's draws come in pairs +-W given the rest.
-Because a minimum is concave, each pair then lowers the expected minimum, so no estimate of a value of information
-is ever negative.
+lead's being its leading block, and both use the same draws W.
+
+The tail's draw is a direction times a radius, and along that line the minimum over x' is a concave function of the
+radius. Its tangents at 0 and at two extreme radii bound it from above, and the expectation of their lower envelope is
+known exactly (Frazier, Powell and Dayanik, 2009); what the function lies below it is estimated at the drawn radius,
+with either sign. The estimate is unbiased, sees what only matters in the far tail, and is never negative: the
+tangent at 0 is the benchmark, so that Jensen's inequality makes the first part a reduction; the second is one by
+construction.
 """
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from takg.acquisition._inner import KernelSums, scaled_features
@@ -26,9 +33,12 @@ from takg.gp import (
     target_factor,
     value_rows,
 )
-from takg.numerics import jittered_cholesky, normal_draws, sobol_points
+from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, sobol_points
 
 _ENTRIES_AT_ONCE = 4_000_000
+_NODES = 5  # inner problems along a line
+_WIDER = 2.0  # sd of the first simulated outcome of C(S)
+_EXTREME = 0.98  # quantile of the radius at which the bound is made tight
 _SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
 
 
@@ -60,7 +70,7 @@ class Gain(NamedTuple):
 
     @property
     def value(self) -> Tensor:
-        """(B,)."""
+        """Value of information, (B,)."""
         return self.reduction.mean((0, 2))
 
     @property
@@ -80,7 +90,7 @@ class LossSimulator:
         pending: evaluations under way; their outcomes are simulated, not made up.
         candidates: (g, d), where inner minima are first looked for; by default Sobol points, the data's x
             and the minimisers of the mean under each sample.
-        pairs: M, antithetic pairs of draws for each sample.
+        lines: M, simulated outcomes of lead and pending, and directions of the tail, for each sample.
         polish: Newton passes from the best candidate of each inner problem.
         method: "sobol" or "monte_carlo".
     """
@@ -92,30 +102,30 @@ class LossSimulator:
         seed: int,
         pending: Rows | None = None,
         candidates: Tensor | None = None,
-        pairs: int = 8,
+        lines: int = 4,
         polish: int = 1,
         method: str = "sobol",
     ) -> None:
-        if pairs < 1:
-            raise InputError(f"pairs={pairs}: expected at least 1 pair of draws")
-        if polish < 0:
-            raise InputError(f"polish={polish}: expected at least 0 passes")
+        _check_effort(lines, polish)
+        if method not in DRAW_METHODS:
+            raise InputError(f"method={method!r}: expected one of {DRAW_METHODS}")
         if post.model.trend_dims:
             raise InputError(f"post.model.trend_dims={post.model.trend_dims}: expected a model with a constant trend")
         if pending is not None and len(pending) == 0:
             pending = None
-        self.post, self.pairs, self.polish, self.method, self.seed = post, pairs, polish, method, seed
+        self.post, self.lines, self.polish, self.method, self.seed = post, lines, polish, method, seed
         self.pending = pending
         with torch.no_grad():
             self._prepare_data(pending)
             self.candidates = self._default_candidates() if candidates is None else candidates
             self._prepare_candidates()
 
-    def redrawn(self, seed: int, *, pairs: int | None = None, polish: int | None = None) -> "LossSimulator":
+    def redrawn(self, seed: int, *, lines: int | None = None, polish: int | None = None) -> "LossSimulator":
         """The same posterior and candidates under fresh draws."""
         other = copy.copy(self)
-        other.seed, other.pairs = seed, pairs or self.pairs
+        other.seed, other.lines = seed, self.lines if lines is None else lines
         other.polish = self.polish if polish is None else polish
+        _check_effort(other.lines, other.polish)
         if self.pending is not None:  # their outcomes are drawn too
             with torch.no_grad():
                 other._prepare_data(self.pending)
@@ -129,7 +139,7 @@ class LossSimulator:
             seed=self.seed,
             pending=rows if self.pending is None else joined([self.pending, rows]),
             candidates=torch.cat([self.candidates, rows.x.unique(dim=0)]),
-            pairs=self.pairs,
+            lines=self.lines,
             polish=self.polish,
             method=self.method,
         )
@@ -147,10 +157,11 @@ class LossSimulator:
     def gain(self, observations: Observations) -> Gain:
         """What each of B candidates is expected to lower the loss by."""
         B, r = observations.is_new.shape
-        width = 3 * self.pairs * max(len(self.candidates), self._slots.x.shape[0]) * self.post.theta.H
+        width = _NODES * self.lines * max(len(self.candidates), self._slots.x.shape[0]) * self.post.theta.H
         size = max(1, _ENTRIES_AT_ONCE // width)
-        normal = normal_draws(self.post.theta.H, self.pairs, r, seed=self.seed + 1, method=self.method)
-        parts = [self._gain(observations[i : i + size], normal) for i in range(0, B, size)]
+        k = observations.lead
+        draws = self._drawn(k, r - k, is_widened=k > 0 and observations.x.shape[1] == 1)
+        parts = [self._gain(observations[i : i + size], draws) for i in range(0, B, size)]
         return Gain(
             torch.cat([part.reduction for part in parts], dim=1),
             torch.cat([part.benchmark for part in parts], dim=1),
@@ -167,11 +178,13 @@ class LossSimulator:
             weights = post.weights[:, None, :]  # (H, 1, n)
         else:
             D = jittered_cholesky(post.observation_covariance(pending)).L  # (H, p, p)
-            W = normal_draws(H, self.pairs, len(pending), seed=self.seed, method=self.method)
+            W = normal_draws(H, self.lines, len(pending), seed=self.seed, method=self.method)
+            # Shuffled, since two Sobol sequences in step with each other fill a curve and not the square.
+            W = W[:, torch.randperm(self.lines, generator=torch.Generator().manual_seed(self.seed))]
             outcome = post.mean(pending)[:, None, :] + W @ D.mT  # (H, M, p)
             longer = post.extended(pending, torch.zeros(len(pending), dtype=torch.float64))
             self._L, self._rows = longer.L, longer.rows
-            y = torch.cat([post.y.expand(H, self.pairs, -1), outcome], dim=-1)  # (H, M, n + p)
+            y = torch.cat([post.y.expand(H, self.lines, -1), outcome], dim=-1)  # (H, M, n + p)
             weights = torch.cholesky_solve(y.mT, self._L).mT
         key = torch.cat([self._rows.x, self._rows.part[:, None].to(torch.float64)], dim=-1)
         distinct, self._slot_of_row = key.unique(dim=0, return_inverse=True)
@@ -215,9 +228,14 @@ class LossSimulator:
 
     def _prepare_candidates(self) -> None:
         G = self.candidates
-        if G.ndim != 2 or G.shape[-1] != self.post.model.d or not ((G >= 0) & (G <= 1)).all():
+        if G.ndim != 2 or len(G) == 0 or G.shape[-1] != self.post.model.d or G.dtype != torch.float64:
             raise InputError(
-                f"candidates has shape {tuple(G.shape)}; expected (g, {self.post.model.d}) points of the unit cube"
+                f"candidates has shape {tuple(G.shape)}, {G.dtype}; expected (g, {self.post.model.d}) with g >= 1, "
+                "torch.float64"
+            )
+        if not ((G >= 0) & (G <= 1)).all():
+            raise InputError(
+                f"candidates ranges over [{float(G.min()):g}, {float(G.max()):g}]; expected points of the unit cube"
             )
         H = self.post.theta.H
         self._candidate_features = self._features(G[None].expand(H, -1, -1))  # (H, g, slots)
@@ -225,6 +243,7 @@ class LossSimulator:
         self._candidate_base = base
         starts = G[base.argmin(-1)]  # (H, M or 1, d)
         self._floor = self._sums(self._base_weights, self._base_offset).minimise(starts, passes=20)
+        self._floor_features = self._features(self._floor.x)  # (H, M or 1, slots)
 
     def _features(self, x_new: Tensor) -> Tensor:
         """k_x(x', slot), points that differ between samples: (H, ..., c, d) -> (H, ..., c, slots)."""
@@ -269,30 +288,51 @@ class LossSimulator:
             offset=offset,
         )
 
-    def _gain(self, observations: Observations, W: Tensor) -> Gain:
+    def _gain(self, observations: Observations, draws: "_Draws") -> Gain:
         k = observations.lead
         shift = self._shift(observations)
-        # What multiplies T(x') for each draw: the lead's part, and the two signs of the tail's.
-        v_lead = W[:, None, :, :k] @ shift.inverse[..., :k, :]  # (H, B, M, r)
-        v_tail = W[:, None, :, k:] @ shift.inverse[..., k:, :]
-        v = torch.stack([v_lead, v_lead + v_tail, v_lead - v_tail], dim=3)  # (H, B, M, 3, r)
+        # What multiplies T(x') at radius R along each line is origin + R * direction.
+        lead = draws.lead[:, None].expand(-1, len(observations.x), -1, -1)  # (H, B, M, k)
+        if draws.is_widened and k > 1:
+            lead = _turned(lead, shift.factor[..., -1, :k])
+        origin = lead @ shift.inverse[..., :k, :]  # (H, B, M, r)
+        direction = draws.direction[:, None] @ shift.inverse[..., k:, :]  # (H, B, M, r)
         with torch.no_grad():
-            x_star, features, is_converged = self._inner_minima(observations, shift, v)  # (H, B, M, 3, d or slots)
+            v = origin[..., None, :] + draws.radii[:, None, :, :, None] * direction[..., None, :]  # (H, B, M, J, r)
+            x_star, features, is_converged = self._inner_minima(observations, shift, v)  # (H, B, M, J, d or slots)
             weights = self._base_weights[:, None, :, None, :]  # (H, 1, M or 1, 1, slots)
-            base = (features * weights).sum(-1) + self._base_offset[:, None, :, None]  # (H, B, M, 3)
-        T = self._T(observations, shift, x_star, features)  # (H, B, M, 3, r)
-        own = base + (T * v).sum(-1)
-        # The lead's minimiser is a start for both signs too; without it a pair could fail to gain.
-        from_lead = base[..., :1] + (T[..., :1, :] * v).sum(-1)
-        best = torch.minimum(own, from_lead)
-        if k == 0:
-            floor = self._floor.value[:, None, :].expand(best.shape[:-1])
-            benchmark = torch.minimum(floor, best[..., 0])
-        else:
-            benchmark = best[..., 0]
-        reduction = benchmark - 0.5 * (best[..., 1] + best[..., 2])
+            base = (features * weights).sum(-1) + self._base_offset[:, None, :, None]  # (H, B, M, J)
+        T = self._T(observations, shift, x_star, features)  # (H, B, M, J, r)
+        start = base + (T * origin[..., None, :]).sum(-1)  # value at radius 0 of each tangent
+        slope = (T * direction[..., None, :]).sum(-1)
+        benchmark = start[..., 0]
+        a, b = start[..., :3], slope[..., :3]  # the tangents at fixed radii
+        bound = benchmark - envelope_mean(a, b, draws.dims)
+        r = draws.radii[:, None, :, 3:]  # (H, 1, M, 2), the drawn ones
+        envelope = (a[..., None, :] + r[..., None] * b[..., None, :]).amin(-1)  # (H, B, M, 2)
+        below = (envelope - (start[..., 3:] + r * slope[..., 3:])).clamp_min(0)
+        reduction = (bound + below.mean(-1)) * draws.weight[:, None]
         missed = int((~is_converged).sum())
         return Gain(reduction, benchmark.detach(), missed, is_converged.numel(), shift.jitter)
+
+    def _drawn(self, lead: int, tail: int, *, is_widened: bool) -> "_Draws":
+        """Outcomes of the lead and directions of the tail.
+
+        Where an x is only interesting if the lead comes out unusually well, few plain draws would say so. The first
+        component, later turned into what the lead says about the highest fidelity, is drawn from a wider normal and
+        weighted for that.
+        """
+        H, M = self.post.theta.H, self.lines
+        normal = normal_draws(H, M, lead + tail, seed=self.seed + 1, method=self.method)
+        w, around = normal[..., :lead], normal[..., lead:]
+        weight = torch.ones(H, M, dtype=torch.float64)
+        if is_widened:
+            w = torch.cat([_WIDER * w[..., :1], w[..., 1:]], dim=-1)
+            weight = _WIDER * (-0.5 * (1 - _WIDER**-2) * w[..., 0].square()).exp()
+        length = around.norm(dim=-1)  # (H, M)
+        extreme = torch.full_like(length, float(stats.chi.ppf(_EXTREME, tail)))
+        radii = torch.stack([torch.zeros_like(length), extreme, -extreme, length, -length], dim=-1)
+        return _Draws(w, around / length[..., None], radii, weight, tail, is_widened)
 
     def _shift(self, observations: Observations) -> "_Shift":
         """The parts of sigma-tilde that do not depend on x'."""
@@ -308,10 +348,12 @@ class LossSimulator:
         prior = covariance(model, theta, rows, rows) + torch.diag_embed(noise_variance(theta, rows))[:, None]
         # A repeated row becomes one of unit variance that is independent of everything.
         both = is_new[:, :, None] * is_new[:, None, :]
-        factor = jittered_cholesky(prior * both + torch.diag_embed(1 - is_new) - V.mT @ V)
+        prior = prior * both + torch.diag_embed(1 - is_new)
+        factor = jittered_cholesky(prior - V.mT @ V, diagonal=prior.diagonal(dim1=-2, dim2=-1))
         eye = torch.eye(r, dtype=torch.float64).expand(H, B, r, r)
         folded = self._fold((A * self._pull[:, :, None]).reshape(H, n, B, r))  # (H, slots, B, r)
         return _Shift(
+            factor=factor.L,
             inverse=torch.linalg.solve_triangular(factor.L, eye, upper=False),
             folded=folded.movedim(1, 2),
             offset=model.mean_var * (A * self._is_value[:, None]).sum(1).reshape(H, B, r),
@@ -337,51 +379,53 @@ class LossSimulator:
 
     def _inner_minima(self, observations: Observations, shift: "_Shift", v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x* of every simulated outcome: the best candidate, or the candidate's own x, polished."""
-        H, B, M, _, r = v.shape
+        H, B, M, J, r = v.shape
         d, q = self.post.model.d, observations.x.shape[1]
         g = len(self.candidates)
         near = covariance(self.post.model, self.post.theta, self._target(self.candidates), observations.rows)
         T = near * observations.is_new[:, None, :].to(near.dtype)  # (H, B, g, r)
-        T = T - (self._candidate_features[:, None] @ shift.folded) - shift.offset[:, :, None, :]
-        values = (v.reshape(H, B, M * 3, r) @ T.mT).reshape(H, B, M, 3, g)
+        # The batch joins the columns, so that the candidates' features are never copied.
+        columns = shift.folded.movedim(1, 2).reshape(H, -1, B * r)  # (H, slots, B r)
+        T = T - (self._candidate_features @ columns).reshape(H, g, B, r).movedim(2, 1) - shift.offset[:, :, None, :]
+        values = (v.reshape(H, B, M * J, r) @ T.mT).reshape(H, B, M, J, g)
         values += self._candidate_base[:, None, :, None, :]
         best, where = values.min(-1)
-        start = self.candidates[where]  # (H, B, M, 3, d)
+        start = self.candidates[where]  # (H, B, M, J, d)
 
         x_own = observations.x.expand(H, B, q, d)
         own_features = self._features(x_own)  # (H, B, q, slots)
         own_T = self._T(observations, shift, x_own, own_features)  # (H, B, q, r)
         own_base = own_features @ self._base_weights.mT[:, None] + self._base_offset[:, None, None, :]  # (H, B, q, M)
         own_values = torch.einsum("hbmtr,hbqr->hbmtq", v, own_T) + own_base.mT[:, :, :, None, :]
-        own_best, own_where = own_values.min(-1)  # (H, B, M, 3)
+        own_best, own_where = own_values.min(-1)  # (H, B, M, J)
         which = own_where[..., None].expand(*own_where.shape, d)
-        own_start = x_own[:, :, None, None].expand(H, B, M, 3, q, d).gather(-2, which[..., None, :])[..., 0, :]
+        own_start = x_own[:, :, None, None].expand(H, B, M, J, q, d).gather(-2, which[..., None, :])[..., 0, :]
         start = torch.where((own_best < best)[..., None], own_start, start)
         if self.polish == 0:
             return start, self._features(start), torch.ones(start.shape[:-1], dtype=torch.bool)
 
-        P = B * M * 3
+        P = B * M * J
         weights = self._base_weights[:, None, :, None, :] - torch.einsum("hbmtr,hbur->hbmtu", v, shift.folded)
         offset = self._base_offset[:, None, :, None] - (v * shift.offset[:, :, None, None, :]).sum(-1)
         offset = offset + (v * shift.constant[:, None, None, :]).sum(-1)
-        pulled = v * shift.pull[:, :, None, None, :]  # (H, B, M, 3, r)
+        pulled = v * shift.pull[:, :, None, None, :]  # (H, B, M, J, r)
         own_weights, own_gradients = self._own_weights(observations, pulled)
         sums = self._sums(
             weights.reshape(H, P, -1),
             offset.reshape(H, P),
-            observations.x[:, None].expand(B, M * 3, q, d).reshape(P, q, d),
+            observations.x[:, None].expand(B, M * J, q, d).reshape(P, q, d),
             own_weights.reshape(H, P, q),
             None if own_gradients is None else own_gradients.reshape(H, P, q, d),
         )
         found = sums.minimise(start.reshape(H, P, d), passes=self.polish)
         # With derivative slots the sums' own centres are not the slots, and features have to be made anew.
-        x_star = found.x.reshape(H, B, M, 3, d)
+        x_star = found.x.reshape(H, B, M, J, d)
         has_slots = not self._slots.has_gradients
-        features = found.features.reshape(H, B, M, 3, -1) if has_slots else self._features(x_star)
-        return x_star, features, found.converged.reshape(H, B, M, 3)
+        features = found.features.reshape(H, B, M, J, -1) if has_slots else self._features(x_star)
+        return x_star, features, found.converged.reshape(H, B, M, J)
 
     def _own_weights(self, observations: Observations, pulled: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gather row weights by evaluation: (H, B, M, 3, q) and, with derivative rows, (H, B, M, 3, q, d)."""
+        """Gather row weights by evaluation: (H, B, M, J, q) and, with derivative rows, (H, B, M, J, q, d)."""
         q, d = observations.x.shape[1:]
         part, owner = observations.rows.part, observations.owner
         belongs = torch.nn.functional.one_hot(owner, q).to(pulled.dtype)  # (r, q)
@@ -395,13 +439,39 @@ class LossSimulator:
         return self.post.target_rows(x_new)
 
 
+def _check_effort(lines: int, polish: int) -> None:
+    if lines < 1:
+        raise InputError(f"lines={lines}: expected at least 1")
+    if polish < 0:
+        raise InputError(f"polish={polish}: expected at least 0 passes")
+
+
+class _Draws(NamedTuple):
+    lead: Tensor  # (H, M, k)
+    direction: Tensor  # (H, M, r - k), of length 1
+    radii: Tensor  # (H, M, J), where tangents are found: 0, two extremes, the drawn radius with either sign
+    weight: Tensor  # (H, M), of each line, 1 on average
+    dims: int  # r - k; the radius is chi distributed with that many degrees of freedom, with a random sign
+    is_widened: bool  # the first component of the lead is
+
+
 class _Shift(NamedTuple):
+    factor: Tensor  # (H, B, r, r), D
     inverse: Tensor  # (H, B, r, r), D^-1
     folded: Tensor  # (H, B, slots, r), weights of the slots in K_n((x', 1), rows)
     offset: Tensor  # (H, B, r)
     pull: Tensor  # (H, B, r), what k_x(x', x) is multiplied by
     constant: Tensor  # (B, r)
     jitter: float
+
+
+def _turned(w: Tensor, axis: Tensor) -> Tensor:
+    """Reflect draws (..., M, k) so that their first component lies along axis (..., k); normal draws stay normal."""
+    length = axis.norm(dim=-1, keepdim=True)
+    u = torch.where(length > 0, -axis.sign()[..., :1] * axis / length.clamp_min(1e-300), 0.0)  # u_1 <= 0
+    mirror = torch.cat([1 - u[..., :1], -u[..., 1:]], dim=-1)[..., None, :]  # e_1 - u, at least 1 long
+    along = (w * mirror).sum(-1, keepdim=True) / mirror.square().sum(-1, keepdim=True)
+    return w - 2 * along * mirror
 
 
 def _with_batch(rows: Rows, H: int) -> Rows:
@@ -412,3 +482,39 @@ def _by_part(weights: Tensor, part: Tensor, d: int) -> tuple[Tensor, Tensor]:
     """Split weights of slots (..., u) into those of derivatives (..., u, d) and those of values (..., u)."""
     along = torch.nn.functional.one_hot((part - 1).clamp_min(0), d) * (part > 0)[:, None]
     return weights[..., None] * along.to(weights.dtype), weights * (part == 0).to(weights.dtype)
+
+
+def envelope_mean(start: Tensor, slope: Tensor, dims: int) -> Tensor:
+    """E[min_j (start_j + slope_j R)] for |R| ~ chi(dims) with a random sign: (..., J) -> (...,).
+
+    Differentiable in start and slope. Where the minimum passes from one line to the next does not enter the
+    derivative, since both lines have the same value there.
+    """
+    with torch.no_grad():
+        rise = slope[..., None, :] - slope[..., :, None]  # of line i over line j, (..., j, i)
+        gap = start[..., :, None] - start[..., None, :]  # of line j over line i
+        crossing = gap / rise  # j is below i to the right of it where i rises faster, to its left where slower
+        is_same = rise == 0
+        order = torch.arange(start.shape[-1])
+        is_hidden = is_same & ((gap > 0) | ((gap == 0) & (order[:, None] > order[None, :])))  # by a parallel line
+        left = torch.where(rise > 0, crossing, -torch.inf).amax(-1)
+        right = torch.where(rise < 0, crossing, torch.inf).amin(-1)
+        is_seen = (left < right) & ~is_hidden.any(-1)
+        mass = _signed_chi_cdf(right, dims) - _signed_chi_cdf(left, dims)
+        moment = _signed_chi_moment(right, dims) - _signed_chi_moment(left, dims)
+        mass, moment = torch.where(is_seen, mass, 0.0), torch.where(is_seen, moment, 0.0)
+    return (start * mass + slope * moment).sum(-1)
+
+
+def _signed_chi_cdf(r: Tensor, dims: int) -> Tensor:
+    half = torch.tensor(dims / 2, dtype=torch.float64)
+    cdf: Tensor = 0.5 + 0.5 * r.sign() * torch.special.gammainc(half, 0.5 * r * r)
+    return cdf
+
+
+def _signed_chi_moment(r: Tensor, dims: int) -> Tensor:
+    """E[R; R < r], which is -E[|R|; |R| > |r|] / 2."""
+    half = torch.tensor((dims + 1) / 2, dtype=torch.float64)
+    mean = math.sqrt(2) * math.exp(math.lgamma((dims + 1) / 2) - math.lgamma(dims / 2))
+    moment: Tensor = -0.5 * mean * torch.special.gammaincc(half, 0.5 * r * r)
+    return moment

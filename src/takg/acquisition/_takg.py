@@ -1,6 +1,7 @@
 """The trace-aware knowledge gradient and its 0-avoiding form, for one evaluation or for several at once."""
 
 import copy
+import math
 from typing import NamedTuple, Self
 
 import torch
@@ -11,7 +12,7 @@ from takg.errors import InputError
 from takg.fidelity import check_fidelities, first_occurrence, in_trace, max_fidelity, zeroed
 from takg.gp import Cost, Posterior, Rows, continuation_cost, joined, rows_at
 
-DEFAULT_PAIRS = 8
+DEFAULT_LINES = 4
 
 
 class Valuation(NamedTuple):
@@ -36,7 +37,7 @@ class Acquisition:
         seed: of the draws. The same seed gives the same value: a sample-average approximation.
         pending: rows of evaluations under way.
         gradients: an evaluation shows the gradient by x beside the value at each fidelity of S.
-        pairs, polish, method, candidates: of the simulation, see `LossSimulator`.
+        lines, polish, method, candidates: of the simulation, see `LossSimulator`.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Acquisition:
         seed: int,
         pending: Rows | None = None,
         gradients: bool = False,
-        pairs: int = DEFAULT_PAIRS,
+        lines: int = DEFAULT_LINES,
         polish: int = 1,
         method: str = "sobol",
         candidates: Tensor | None = None,
@@ -59,17 +60,17 @@ class Acquisition:
             raise InputError(f"trace_dims={trace_dims}: {bad} outside 0..{post.model.m - 1}, the model's fidelities")
         self.post, self.cost, self.trace_dims, self.gradients = post, cost, tuple(trace_dims), gradients
         self.simulator = LossSimulator(
-            post, seed=seed, pending=pending, candidates=candidates, pairs=pairs, polish=polish, method=method
+            post, seed=seed, pending=pending, candidates=candidates, lines=lines, polish=polish, method=method
         )
 
     def observations(self, x: Tensor, S: Tensor) -> Observations:
         """What evaluating x (B, q, d) at S (B, q, l, m) would show, benchmark first."""
         raise NotImplementedError
 
-    def redrawn(self, seed: int, *, pairs: int | None = None, polish: int | None = None) -> Self:
+    def redrawn(self, seed: int, *, lines: int | None = None, polish: int | None = None) -> Self:
         """The same acquisition function under fresh draws."""
         other = copy.copy(self)
-        other.simulator = self.simulator.redrawn(seed, pairs=pairs, polish=polish)
+        other.simulator = self.simulator.redrawn(seed, lines=lines, polish=polish)
         return other
 
     def with_pending(self, x: Tensor, S: Tensor) -> Self:
@@ -95,6 +96,8 @@ class Acquisition:
         Returns:
             Differentiable in x and S (Theorem 1: inner minimisers are held fixed).
         """
+        if x.ndim < 1 or S.ndim < 2:
+            raise InputError(f"x and S have shapes {tuple(x.shape)}, {tuple(S.shape)}; expected (..., d), (..., l, m)")
         return self.evaluate_joint(
             x[..., None, :], S[..., None, :, :], s_from=None if s_from is None else s_from[..., None, :]
         )
@@ -102,13 +105,15 @@ class Acquisition:
     def evaluate_joint(self, x: Tensor, S: Tensor, *, s_from: Tensor | None = None) -> Valuation:
         """Value of q evaluations at once, whose cost is that of the dearest: x (..., q, d), S (..., q, l, m)."""
         self._check(x, S)
+        if s_from is not None and s_from.shape != (*x.shape[:-1], self.post.model.m):
+            expected = (*x.shape[:-1], self.post.model.m)
+            raise InputError(f"s_from has shape {tuple(s_from.shape)}; expected {expected}, one for each evaluation")
         batch, q = x.shape[:-2], x.shape[-2]
-        x = x.reshape(-1, q, x.shape[-1])
-        S = S.reshape(-1, *S.shape[-3:])
-        s_from = None if s_from is None else s_from.reshape(-1, *s_from.shape[-2:])
+        B = math.prod(batch)  # spelled out, since -1 is ambiguous without fidelities (m = 0)
+        x = x.reshape(B, q, x.shape[-1])
+        S = S.reshape(B, *S.shape[-3:])
+        s_from = None if s_from is None else s_from.reshape(B, *s_from.shape[-2:])
         gain, cost = self.gain(x, S), self.batch_cost(x, S, s_from)
-        if not (cost.isfinite() & (cost > 0)).all():
-            raise InputError(f"cost returned {float(cost.detach().min()):g}; expected finite values > 0")
         return Valuation(
             (gain.value / cost).reshape(batch),
             (gain.standard_error / cost.detach()).reshape(batch),
@@ -131,17 +136,22 @@ class Acquisition:
             is_warm = ~s_from.isnan().any(-1)  # (B, q)
             onward = continuation_cost(self.cost, x, s, torch.where(is_warm[..., None], s_from, 0.0))
             cost = torch.where(is_warm, onward, cost)
+        is_bad = ~(cost.isfinite() & (cost > 0))
+        if is_bad.any():
+            raise InputError(f"cost returned {float(cost.detach()[is_bad][0]):g}; expected finite values > 0")
         return cost.amax(-1)
 
     def _check(self, x: Tensor, S: Tensor) -> None:
         model = self.post.model
-        if x.shape[-1] != model.d or x.dtype != torch.float64:
+        if x.ndim < 2 or x.shape[-1] != model.d or x.dtype != torch.float64:
             raise InputError(f"x has shape {tuple(x.shape)}, {x.dtype}; expected (..., {model.d}), torch.float64")
         if not (x.isfinite() & (x >= 0) & (x <= 1)).all():
             raise InputError(f"x ranges over [{float(x.min()):g}, {float(x.max()):g}]; expected the unit cube")
-        if x.shape[-2] == 0:
-            raise InputError("x has q = 0 evaluations in its batch; expected at least one")
+        if 0 in x.shape[:-1]:
+            raise InputError(f"x has shape {tuple(x.shape)}, no evaluation; expected at least one (q >= 1)")
         check_fidelities("S", S, model.m)
+        if S.ndim < 3 or S.dtype != torch.float64:
+            raise InputError(f"S has shape {tuple(S.shape)}, {S.dtype}; expected (..., l, {model.m}), torch.float64")
         if S.shape[-2] == 0:
             raise InputError(f"S has shape {tuple(S.shape)}, no fidelity; expected at least one (|S| >= 1)")
         if S.shape[:-2] != x.shape[:-1]:
@@ -197,7 +207,7 @@ class KnowledgeGradient(TaKG):
         seed: int,
         gradients: bool = False,
         pending: Rows | None = None,
-        pairs: int = DEFAULT_PAIRS,
+        lines: int = DEFAULT_LINES,
         polish: int = 1,
         method: str = "sobol",
         candidates: Tensor | None = None,
@@ -209,7 +219,7 @@ class KnowledgeGradient(TaKG):
             seed=seed,
             gradients=gradients,
             pending=pending,
-            pairs=pairs,
+            lines=lines,
             polish=polish,
             method=method,
             candidates=candidates,
@@ -221,8 +231,8 @@ def _trace_rows(x: Tensor, S: Tensor, *, gradients: bool, noise_scale: float) ->
     rows = rows_at(x, S, gradients=gradients, noise_scale=noise_scale)  # batch (B, q)
     B, q, r, _ = rows.x.shape
     flat = Rows(
-        x=rows.x.reshape(B, q * r, -1),
-        s=rows.s.reshape(B, q * r, -1),
+        x=rows.x.reshape(B, q * r, rows.d),
+        s=rows.s.reshape(B, q * r, rows.m),
         part=rows.part.repeat(q),
         noise_scale=rows.noise_scale.repeat(q),
     )

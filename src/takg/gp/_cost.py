@@ -79,8 +79,11 @@ def fit_cost(
         raise InputError(f"s has shape {tuple(s.shape)}; expected ({len(x)}, m), one row for each row of x")
     if cost.shape != (len(x),):
         raise InputError(f"cost has shape {tuple(cost.shape)}; expected ({len(x)},)")
-    if not (cost.isfinite() & (cost > 0)).all():
-        raise InputError(f"cost has a smallest value of {float(cost.min()):g}; expected finite costs > 0")
+    for name, tensor in (("x", x), ("s", s), ("cost", cost)):
+        if tensor.dtype != torch.float64:
+            raise InputError(f"{name} has dtype {tensor.dtype}; expected torch.float64, try .double()")
+    if (bad := _not_a_cost(cost)) is not None:
+        raise InputError(f"cost has a value of {bad:g}; expected finite costs > 0")
 
     positive = s[s > 0]
     softening = min(max(0.5 * float(positive.min()) if positive.numel() else 0.0, 1e-4), 0.05)
@@ -113,8 +116,8 @@ def given_cost(function: Cost) -> Cost:
         expected = torch.broadcast_shapes(x.shape[:-1], s.shape[:-1])
         if cost.shape != expected:
             raise InputError(f"cost returned shape {tuple(cost.shape)}; expected {tuple(expected)}, that of the batch")
-        if not (cost.isfinite() & (cost > 0)).all():
-            raise InputError(f"cost returned {float(cost.detach().min()):g}; expected finite values > 0 everywhere")
+        if (bad := _not_a_cost(cost)) is not None:
+            raise InputError(f"cost returned {bad:g}; expected finite values > 0 everywhere")
         return cost
 
     return checked
@@ -148,6 +151,12 @@ def cold_start_costs(leg_costs: Sequence[float], continues: Sequence[int | None]
             raise InputError(f"continues[{i}] is {parent}; expected None or the index of an earlier leg")
         totals.append(paid + (totals[parent] if parent is not None else 0.0))
     return totals
+
+
+def _not_a_cost(cost: Tensor) -> float | None:
+    """The first value that no cost can have, if there is one."""
+    bad = cost[~(cost.isfinite() & (cost > 0))]
+    return float(bad[0].detach()) if bad.numel() else None
 
 
 def _log_range(softening: float) -> float:

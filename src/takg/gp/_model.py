@@ -10,6 +10,7 @@ from takg.errors import InputError
 from takg.gp._priors import (
     FIDELITY_PRIORS,
     GRADIENT_NOISE_VAR,
+    NOISE_FLOOR,
     NOISE_VAR,
     SIGNAL_VAR,
     LogNormal,
@@ -92,6 +93,6 @@ class Model:
             signal_var=next(values),
             lengthscale=torch.stack([next(values) for _ in range(self.d)], dim=-1),
             fidelity=tuple(tuple(next(values) for _ in FIDELITY_PRIORS[kind]) for kind in self.fidelity_kernels),
-            noise_var=(noise_var := next(values)),
-            gradient_noise_var=next(values) if self.has_gradients else noise_var,
+            noise_var=(noise_var := NOISE_FLOOR + next(values)),
+            gradient_noise_var=NOISE_FLOOR + next(values) if self.has_gradients else noise_var,
         )

@@ -30,13 +30,22 @@ def newton_step(
     is_indefinite = info > 0
     if is_indefinite.any():
         # Shifted by Gershgorin's bound on the smallest eigenvalue, it is positive definite for sure.
-        A = A[is_indefinite]
-        own = A.diagonal(dim1=-2, dim2=-1)
-        lowest = (own - (A.abs().sum(-1) - own.abs())).amin(-1)
-        size = A.abs().amax((-1, -2)).clamp_min(torch.finfo(A.dtype).tiny)
+        bad = A[is_indefinite]
+        own = bad.diagonal(dim1=-2, dim2=-1)
+        lowest = (own - (bad.abs().sum(-1) - own.abs())).amin(-1)
+        size = bad.abs().amax((-1, -2)).clamp_min(torch.finfo(A.dtype).tiny)
         shift = 1e-3 * size - lowest.clamp_max(0)
-        L[is_indefinite] = torch.linalg.cholesky_ex(A + shift[:, None, None] * torch.eye(A.shape[-1], dtype=A.dtype)).L
+        L[is_indefinite] = torch.linalg.cholesky_ex(
+            bad + shift[:, None, None] * torch.eye(A.shape[-1], dtype=A.dtype)
+        ).L
     move = -torch.cholesky_solve(g[..., None], L)[..., 0]
     longest = move.abs().amax(-1, keepdim=True).clamp_min(radius)
     move = (x + move * (radius / longest)).clamp(lower, upper) - x
-    return NewtonStep(move, -(g * move).sum(-1))
+    gain = -(g * move).sum(-1)
+    # The box can cut a Newton step such that it leads uphill. A gradient step scaled by the rows of A never does.
+    plain = -g / A.abs().sum(-1).clamp_min(torch.finfo(x.dtype).tiny)
+    plain = (x + plain.clamp(-radius, radius)).clamp(lower, upper) - x
+    plain_gain = -(g * plain).sum(-1)
+    is_poor = gain < 0.1 * plain_gain
+    move = torch.where(is_poor[..., None], plain, move)
+    return NewtonStep(move, torch.where(is_poor, plain_gain, gain))

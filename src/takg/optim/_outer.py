@@ -20,7 +20,10 @@ from takg.numerics import minimise, sobol_points, threads_for
 from takg.optim._region import Choice, Region, Runs, runs_of
 
 METHODS = ("sample_average", "stochastic")
-_SCREEN_PAIRS = 4
+_SCREEN_LINES = 2
+_STAGES = ((1.0, 8), (0.4, 10), (0.15, None))  # share of the starts that go on, and for how many passes
+_MOST_BESIDE, _STEP_BESIDE = 128, 0.02
+_LAST = 4  # starts that always go on
 _TINY = 1e-300  # a value of information of 0 has no logarithm
 _RUNG_SHARES = (0.03, 0.1, 0.3, 1.0)  # of the way up: fidelities at which the incumbents are tried as starts
 
@@ -67,12 +70,12 @@ def maximise(
     basket: Sequence[tuple[Tensor, Tensor]] = (),
     q: int = 1,
     method: str = "sample_average",
-    restarts: int = 8,
-    raw: int = 256,
-    passes: int = 30,
+    restarts: int = 24,
+    raw: int = 512,
+    passes: int = 50,
     winners: Tensor | None = None,
     snap: Snap | None = None,
-    final_pairs: int = 64,
+    final_lines: int = 32,
 ) -> Suggestion:
     """The most valuable evaluation (or q of them, chosen jointly) per unit of cost.
 
@@ -84,7 +87,7 @@ def maximise(
         passes: evaluations of the batch that an ascent may take.
         winners: `Suggestion.winners` of the last call.
         snap: gives what can be run next to a point; the best of these by value is suggested.
-        final_pairs: pairs of draws for the valuation that decides between the ends of the ascents.
+        final_lines: simulated lines for the valuation that decides between the ends of the ascents.
     """
     if method not in METHODS:
         raise InputError(f"method={method!r}: expected one of {METHODS}")
@@ -95,7 +98,7 @@ def maximise(
     if region.d != acquisition.post.model.d or region.m != acquisition.post.model.m:
         model = acquisition.post.model
         raise InputError(f"region has d={region.d}, m={region.m}; expected d={model.d}, m={model.m} as the model")
-    settings = _Settings(method, restarts, raw, passes, final_pairs)
+    settings = _Settings(method, restarts, raw, passes, final_lines)
     with threads_for(acquisition.post.n):
         if q == 1:
             return _maximise_alone(acquisition, region, settings, seed, tuple(basket), winners, snap)
@@ -107,7 +110,7 @@ class _Settings(NamedTuple):
     restarts: int
     raw: int
     passes: int
-    final_pairs: int
+    final_lines: int
 
 
 def _maximise_alone(
@@ -174,6 +177,7 @@ def _starts(
 ) -> tuple[Runs, Tensor]:
     """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
     points = [sobol_points(settings.raw, region.p, seed=seed), _incumbents(acquisition, region)]
+    points.append(_beside_data(acquisition, region, seed))
     if winners is not None and winners.shape[-1] == region.p:
         points.append(winners)
     cold = torch.cat(points)
@@ -187,7 +191,7 @@ def _starts(
         torch.cat([old.x.repeat_interleave(rungs, 0), new.x]), torch.cat([old.s.repeat_interleave(rungs, 0), new.s])
     )
     z = torch.cat([warm, cold]).clamp(*region.bounds(runs))
-    coarse = acquisition.redrawn(seed, pairs=_SCREEN_PAIRS, polish=0)
+    coarse = acquisition.redrawn(seed, lines=_SCREEN_LINES, polish=0)
     with torch.no_grad():
         score = _log_value(coarse, region, z, runs)
     n_warm = len(basket) * rungs
@@ -205,6 +209,17 @@ def _incumbents(acquisition: Acquisition, region: Region) -> Tensor:
     z[..., : region.d] = best[:, None]
     z[..., region.d : region.d + region.m] = shares[:, None]
     return z.flatten(0, 1)
+
+
+def _beside_data(acquisition: Acquisition, region: Region, seed: int) -> Tensor:
+    """A small step from each x of the data: with little noise the slope there can be worth more than a new place."""
+    known = acquisition.post.rows.x.unique(dim=0)
+    if len(known) > _MOST_BESIDE:
+        mean = acquisition.post.target_mean(known).mean(0)
+        known = known[mean.topk(_MOST_BESIDE, largest=False).indices]
+    z = sobol_points(len(known), region.p, seed=seed + 1)
+    z[:, : region.d] = known + _STEP_BESIDE * (z[:, : region.d] - 0.5)
+    return z.clamp(0, 1)
 
 
 def _spread_out(score: Tensor, z: Tensor, count: int) -> Tensor:
@@ -240,22 +255,39 @@ def _ascend(
 def _sample_average(
     acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, seed: int
 ) -> _Ascent:
-    """Fixed draws, all problems in one batched quasi-Newton ascent of log VOI - log cost."""
+    """Fixed draws, all problems in one batched quasi-Newton ascent of log VOI - log cost.
+
+    All starts climb a little, then only those that got highest go on: many starts are needed to find the right
+    hill, and few to climb it.
+    """
     lower, upper = region.bounds(runs)
-    seen = torch.full((len(starts), passes), -math.inf, dtype=torch.float64)
-    count = 0
+    z = starts.clamp(lower, upper)
+    history = torch.full((len(z), passes), -math.inf, dtype=torch.float64)
+    value = torch.full((len(z),), -math.inf, dtype=torch.float64)
+    is_converged = torch.zeros(len(z), dtype=torch.bool)
+    alive = torch.arange(len(z))
+    spent = 0
+    for share, length in _STAGES:
+        alive = alive[value[alive].argsort(descending=True)[: max(_LAST, math.ceil(share * len(z)))]]
+        left = min(length or passes, passes - spent)
+        if left < 1:
+            break
 
-    def objective(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal count
-        z = z.detach().requires_grad_()
-        value = _log_value(acquisition, region, z, Runs(runs.x[index], runs.s[index]))
-        (gradient,) = torch.autograd.grad(value.sum(), z)
-        seen[index, min(count, passes - 1)] = value.detach()
-        count += 1
-        return -value.detach(), -gradient
+        def objective(points: Tensor, index: Tensor, alive: Tensor = alive) -> tuple[Tensor, Tensor]:
+            nonlocal spent
+            points = points.detach().requires_grad_()
+            rows = alive[index]
+            found = _log_value(acquisition, region, points, Runs(runs.x[rows], runs.s[rows]))
+            (gradient,) = torch.autograd.grad(found.sum(), points)
+            history[rows, min(spent, passes - 1)] = found.detach()
+            spent += 1
+            return -found.detach(), -gradient
 
-    result = minimise(objective, starts, lower, upper, max_passes=passes, tolerance=1e-3, first_step=0.1)
-    return _Ascent(result.x, result.converged, seen.cummax(1).values.exp())
+        result = minimise(
+            objective, z[alive], lower[alive], upper[alive], max_passes=left, tolerance=1e-3, first_step=0.1
+        )
+        z[alive], value[alive], is_converged[alive] = result.x, -result.value, result.converged
+    return _Ascent(z, is_converged, history.cummax(1).values.exp())
 
 
 def _stochastic(
@@ -298,7 +330,7 @@ def _best(
     seed: int,
 ) -> Suggestion:
     """Value the ends of all ascents with more draws, snap the best, and say what each problem was worth."""
-    exact = acquisition.redrawn((seed + 104_729) % 2**31, pairs=settings.final_pairs, polish=8)
+    exact = acquisition.redrawn((seed + 104_729) % 2**31, lines=settings.final_lines, polish=8)
     choice = region.decode(ends.z, runs)
     with torch.no_grad():
         valuation = exact.evaluate_joint(choice.x, choice.S.clamp(0, 1), s_from=runs.s)
