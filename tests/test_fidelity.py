@@ -221,9 +221,7 @@ class TestTrace:
     def test_it_is_the_cross_product_of_the_levels(self, m, trace_dims, points):
         s = generic_S(n_members=1, m=m, trace_dims=())[0]
         levels = [
-            [s[j].item() * i / (points - 1) for i in range(points)]
-            if j in trace_dims and points > 1
-            else [s[j].item()]
+            [s[j].item() * i / (points - 1) for i in range(points)] if j in trace_dims and points > 1 else [s[j].item()]
             for j in range(m)
         ]
         expected = tensor(list(product(*levels)))  # (b, m); trace_dims ascend, so the orders agree

@@ -4,6 +4,8 @@ Statistical tests compare the mean of 50 estimates with the truth in units of th
 freedom, 4 of them are exceeded with a probability of 2e-4 in each comparison. All seeds are fixed.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -68,8 +70,9 @@ def some_pending(post, count=1, *, seed=7):
 # Against exact expectations
 
 
-def assert_estimates_are_unbiased(acquisition, x, S, truth, *, methods=METHODS):
-    for method in methods:
+def assert_estimates_are_unbiased(acquisition, x, S, truth):
+    """With either kind of draws, Sobol's last."""
+    for method in METHODS:
         acquisition.simulator.method = method
         assert_unbiased(estimates(acquisition, x, S), truth)
 
@@ -83,7 +86,7 @@ def test_a_single_observation_gives_the_exact_expectation_over_a_finite_set(mix,
     # With the minimisers of the mean in it, polishing the benchmark adds nothing to the set.
     lowest = an_acquisition(TaKG, post).simulator.minimisers.reshape(-1, 2)
     candidates = torch.cat([uniform(gen, 15, 2), lowest])
-    acquisition = an_acquisition(TaKG, post, candidates=candidates, lines=256, polish=0)
+    acquisition = an_acquisition(TaKG, post, candidates=candidates, lines=128, polish=0)
     truth = np.array([value_of_information(post, x[i], S[i], candidates.numpy(), with_own=True) for i in range(12)])
     best = truth.argsort()[-3:].copy()
     assert truth[best].min() > 3e-3
@@ -113,7 +116,6 @@ def test_estimates_over_the_whole_line_are_unbiased_and_precise(case, design, da
     assert min(truth) > 3e-3
     acquisition = an_acquisition(kind, post, lines=32, polish=8)
     assert_estimates_are_unbiased(acquisition, x, S, truth)
-    acquisition.simulator.method = "sobol"
     precise = torch.stack([acquisition.redrawn(k, lines=1024).gain(x, S).value for k in range(2)]).mean(0)
     for i in range(2):
         assert abs(precise[i] - truth[i]) < 1e-3 * target_sd(post, x[i, 0])
@@ -338,12 +340,12 @@ def test_the_standard_error_is_that_of_independent_draws(method):
     post = a_posterior(H=3, seed=5)
     x, S = tensor([0.04, 0.9])[:, None, None], tensor([[0.7]]).expand(2, 1, 1, 1)
     acquisition = an_acquisition(TaKG, post, lines=16, polish=4, method=method)
-    gains = [acquisition.redrawn(k).gain(x, S) for k in range(200)]
+    gains = [acquisition.redrawn(k).gain(x, S) for k in range(120)]
     spread = torch.stack([gain.value for gain in gains]).std(0)
     said = torch.stack([gain.standard_error for gain in gains]).square().mean(0).sqrt()
     if method == "monte_carlo":
-        # A standard deviation of 200 draws is known to 5 %, that of its squares a little worse; 4 of those.
-        assert ((spread / said - 1).abs() < 0.3).all()
+        # A standard deviation of 120 draws is known to 7 %, with tails like these to 10 %; 4 of those.
+        assert ((spread / said - 1).abs() < 0.4).all()
     else:
         assert (spread < said).all()
     assert not gains[0].standard_error.requires_grad
@@ -399,14 +401,11 @@ def test_inner_problems_that_were_not_solved_are_counted(kind):
     assert (valuation.unconverged, valuation.problems) == (one.unconverged, one.problems)
 
 
-def test_jitter_is_reported_where_an_observation_repeats_another():
+def test_two_evaluations_with_a_common_zero_learn_it_once():
+    """Seen twice without noise, it would make the covariance singular."""
     post = a_posterior(seed=5)
-    x, S = tensor([[[0.3], [0.3]]]), tensor([[[[0.6]], [[0.6]]]])  # their common zero is seen twice without noise
-    gain = an_acquisition(TaKGZero, post, lines=2048, polish=8).gain(x, S)
-    assert 0 < gain.jitter < 1e-9
-    assert an_acquisition(TaKGZero, post).evaluate_joint(x, S).jitter > 0
-    assert an_acquisition(TaKG, post).gain(x, S).jitter == 0
-    # The second zero tells nothing new, the second look at 0.6 does.
+    x, S = tensor([[[0.3], [0.3]]]), tensor([[[[0.6]], [[0.6]]]])
+    gain = an_acquisition(TaKGZero, post, lines=1024, polish=8).gain(x, S)
     zero = points_of(value_rows(tensor([[0.3]]), tensor([[0.0]]), noise_scale=0.0))
     all_three = points_of(
         Rows(
@@ -416,8 +415,21 @@ def test_jitter_is_reported_where_an_observation_repeats_another():
             noise_scale=tensor([0.0, 1.0, 1.0]),
         )
     )
-    truth = loss(post, zero, grid(401)) - loss(post, all_three, grid(401))
+    truth = loss(post, zero, grid(201)) - loss(post, all_three, grid(201))
     assert abs(gain.value - truth) < 1e-3 * target_sd(post, [0.3])
+
+
+def test_jitter_is_reported():
+    """Under a mean of which nothing is known, what two nearly equal observations differ by is rounding error."""
+    post = a_posterior(seed=5)
+    vague = condition(replace(post.model, mean_var=1e12), post.theta, post.rows, post.y)
+    x, S = tensor([[[0.3], [0.3]]]), tensor([[[[0.6]], [[0.6]]]])
+    for flawless, kind in ((post, TaKG), (post, TaKGZero)):
+        assert an_acquisition(kind, flawless).evaluate_joint(x, S).jitter < 1e-9
+    gain = an_acquisition(TaKGZero, vague).gain(x, S)
+    assert gain.jitter > 0
+    assert gain.jitter == an_acquisition(TaKGZero, vague).evaluate_joint(x, S).jitter
+    assert gain.value.isfinite().all()
 
 
 # Bad input

@@ -76,12 +76,12 @@ SMOOTH = {
 }
 
 
-def assert_gradient_is_unbiased(acquisition, x, S, steps, weights, *, count=12):
+def assert_gradient_is_unbiased(acquisition, x, S, steps, weights, *, count=10):
     """Mean gradient against differences of the value with the same draws, x (q, d) and S (q, l, m).
 
     The gradient holds inner minimisers fixed (Theorem 1). It need not be that of the value under one set of draws, but
-    on average over them it is: the mean of the difference is within 4 standard errors of 0, which 11 degrees of
-    freedom exceed with a probability of 2e-3. Another 1e-3 of the largest slope is for the differences themselves.
+    on average over them it is: the mean of the difference is within 4 standard errors of 0, which 9 degrees of
+    freedom exceed with a probability of 3e-3. Another 1e-3 of the largest slope is for the differences themselves.
 
     Args:
         steps, weights: of the differences, the value at a step times its weight, summed.
@@ -124,8 +124,8 @@ def test_the_gradient_by_x_and_every_fidelity_is_that_of_the_value(case, kind, d
     acquisition = an_acquisition(
         kind,
         post,
-        lines=24,
-        polish=15,
+        lines=10,
+        polish=12,
         gradients=has_gradients,
         pending=value_rows(uniform(gen, 2, 2), uniform(gen, 2, len(mix))) if choices["is_pending"] else None,
         candidates=torch.cartesian_prod(*[torch.linspace(0, 1, 11, dtype=torch.float64)] * 2),
@@ -163,7 +163,6 @@ ORACLES = {
     "with its gradient": (TaKG, [ONE], MATERN, {"gradients": True}),
     "with gradients in the data": (TaKG, [ONE], {"data_gradients": True}, {}),
     "with another pending": (TaKG, [ONE], {}, PENDING),
-    "with another pending, beside its zero": (TaKGZero, [ONE], {}, PENDING | {"zeros": 0.0}),
 }
 
 
@@ -173,24 +172,24 @@ def test_the_mean_stochastic_gradient_is_that_of_the_exact_value(case):
     kind, S, data, known = ORACLES[case]
     post = a_posterior(seed=7, n=8, gradients=True, **data)
     x, S = np.array([[0.15], [0.6]])[: len(S)], np.array(S)
-    is_large = kind is TaKGZero and (len(S[0, 0]) > 1 or "pending" in known)  # three dimensions of quadrature
+    is_large = kind is TaKGZero and S.shape[-1] > 1  # three dimensions of quadrature
     h = 5e-4
 
     def value(flat):
         at = flat[: x.size].reshape(x.shape), flat[x.size :].reshape(S.shape)
-        return value_of_information(post, *at, grid(101 if is_large else 401), **known)
+        return value_of_information(post, *at, grid(101 if is_large else 201), **known)
 
     flat = np.concatenate([x.ravel(), S.ravel()])
     truth = np.array([(value(flat + h * move) - value(flat - h * move)) / (2 * h) for move in np.eye(len(flat))])
     choices = {name: known[name] for name in ("gradients", "pending") if name in known}
-    acquisition = an_acquisition(kind, post, lines=64, polish=10, method="monte_carlo", **choices)
+    acquisition = an_acquisition(kind, post, lines=32, polish=10, method="monte_carlo", **choices)
     draws = []
-    for k in range(50):
+    for k in range(40):
         leaves = torch.tensor(x)[None].requires_grad_(), torch.tensor(S)[None].requires_grad_()
         total = acquisition.redrawn(1000 + 10 * k).gain(*leaves).value.sum()
         draws.append(torch.cat([slope.flatten() for slope in torch.autograd.grad(total, leaves)]).numpy())
     error = np.mean(draws, 0) - truth
-    standard_error = np.std(draws, 0, ddof=1) / 50**0.5
+    standard_error = np.std(draws, 0, ddof=1) / 40**0.5
     # 1e-3 of the largest slope is allowed for the differences and the grid.
     assert (abs(error) < 4 * standard_error + 1e-3 * abs(truth).max()).all(), (error, standard_error, truth)
     assert standard_error.max() < abs(truth).max()

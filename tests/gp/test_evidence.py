@@ -24,7 +24,7 @@ PRIORS = {
     "delta": (1.0, 0.7),
     "s_lengthscale": (1.0, 1.0),
 }
-NOISE_FLOOR = 1e-6  # added to both noise variances
+NOISE_FLOOR = 1e-5  # added to both noise variances
 PARAMETERS = {"freeze_thaw": ("w", "beta", "alpha"), "data_size": ("c", "delta"), "smooth": ("s_lengthscale",)}
 
 MODELS = {

@@ -34,8 +34,7 @@ def numpy_branin(x, s, bias=0.1):
 
 def numpy_rosenbrock3(x, s):
     return sum(
-        100 * (x[i + 1] - x[i] ** 2 + 0.1 * (1 - s[0])) ** 2 + (x[i] - 1 + 0.1 * (1 - s[1]) ** 2) ** 2
-        for i in range(2)
+        100 * (x[i + 1] - x[i] ** 2 + 0.1 * (1 - s[0])) ** 2 + (x[i] - 1 + 0.1 * (1 - s[1]) ** 2) ** 2 for i in range(2)
     )
 
 
@@ -43,8 +42,7 @@ def numpy_hartmann(x, s):
     alpha = [1.0 - 0.1 * (1 - s[0]), 1.2, 3.0, 3.2]
     A, P = {3: (A3, P3), 6: (A6, P6)}[len(x)]
     return -sum(
-        alpha[i] * math.exp(-sum(A[i][j] * (x[j] - P[i][j] / 1e4) ** 2 for j in range(len(x))))
-        for i in range(4)
+        alpha[i] * math.exp(-sum(A[i][j] * (x[j] - P[i][j] / 1e4) ** 2 for j in range(len(x)))) for i in range(4)
     )
 
 

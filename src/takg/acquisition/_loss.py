@@ -38,6 +38,7 @@ from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, sobol_p
 _ENTRIES_AT_ONCE = 4_000_000
 _NODES = 5  # inner problems along a line
 _WIDER = 2.0  # sd of the first simulated outcome of C(S)
+_LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
 _EXTREME = 0.98  # quantile of the radius at which the bound is made tight
 _SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
 
@@ -345,7 +346,9 @@ class LossSimulator:
         V = torch.linalg.solve_triangular(self._L, columns, upper=False)
         A = torch.linalg.solve_triangular(self._L.mT, V, upper=True)  # (H, n, B r)
         V = V.reshape(H, n, B, r).movedim(1, 2)  # (H, B, n, r)
-        prior = covariance(model, theta, rows, rows) + torch.diag_embed(noise_variance(theta, rows))[:, None]
+        # Rows without noise keep a little: two of them next to each other would magnify rounding errors.
+        noise = torch.maximum(noise_variance(theta, rows), _LEAST_NOISE * theta.signal_var[:, None])
+        prior = covariance(model, theta, rows, rows) + torch.diag_embed(noise)[:, None]
         # A repeated row becomes one of unit variance that is independent of everything.
         both = is_new[:, :, None] * is_new[:, None, :]
         prior = prior * both + torch.diag_embed(1 - is_new)

@@ -35,6 +35,11 @@ class Chains:
     def from_json(cls, data: dict[str, Any]) -> "Chains":
         if missing := {"names", "walkers"} - data.keys():
             raise InputError(f"data has no {sorted(missing)}; expected what Chains.to_json returned")
+        p = len(data["names"])
+        if not data["walkers"] or any(len(row) != p for row in data["walkers"]):
+            raise InputError(
+                f"data['walkers'] has rows of other lengths than {p}, one number for each of data['names']"
+            )
         return cls(names=tuple(data["names"]), walkers=tuple(tuple(map(float, row)) for row in data["walkers"]))
 
 

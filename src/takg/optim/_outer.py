@@ -24,8 +24,9 @@ _SCREEN_LINES = 2
 _STAGES = ((1.0, 8), (0.4, 10), (0.15, None))  # share of the starts that go on, and for how many passes
 _MOST_BESIDE, _STEP_BESIDE = 128, 0.02
 _LAST = 4  # starts that always go on
+_FINALISTS = 6  # ends that are valued with more draws
 _TINY = 1e-300  # a value of information of 0 has no logarithm
-_RUNG_SHARES = (0.03, 0.1, 0.3, 1.0)  # of the way up: fidelities at which the incumbents are tried as starts
+_RUNGS = (0.2, 0.4, 0.7, 1.0)  # where on the cube's edge the incumbents are tried as starts
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
 Source = tuple[int | None, ...]
@@ -58,6 +59,7 @@ class Suggestion:
 
 class _Ascent(NamedTuple):
     z: Tensor  # (B, q p)
+    value: Tensor  # (B,), as the ascent saw it
     is_converged: Tensor  # (B,)
     history: Tensor  # (B, passes)
 
@@ -181,8 +183,8 @@ def _starts(
     if winners is not None and winners.shape[-1] == region.p:
         points.append(winners)
     cold = torch.cat(points)
-    ladder = torch.full((len(_RUNG_SHARES), region.p), 0.5, dtype=torch.float64)
-    ladder[:, region.d : region.d + region.m] = torch.tensor(_RUNG_SHARES, dtype=torch.float64)[:, None]
+    ladder = torch.full((len(_RUNGS), region.p), 0.5, dtype=torch.float64)
+    ladder[:, region.d : region.d + region.m] = torch.tensor(_RUNGS, dtype=torch.float64)[:, None]
     old = runs_of(basket, region)
     rungs = len(ladder)
     warm = ladder.repeat(len(basket), 1)
@@ -204,7 +206,7 @@ def _starts(
 def _incumbents(acquisition: Acquisition, region: Region) -> Tensor:
     """Where the mean is smallest under each sample, at several fidelities."""
     best = acquisition.simulator.minimisers[:, 0].unique(dim=0)  # (k, d)
-    shares = torch.tensor(_RUNG_SHARES, dtype=torch.float64)
+    shares = torch.tensor(_RUNGS, dtype=torch.float64)
     z = torch.full((len(best), len(shares), region.p), 0.5, dtype=torch.float64)
     z[..., : region.d] = best[:, None]
     z[..., region.d : region.d + region.m] = shares[:, None]
@@ -284,10 +286,10 @@ def _sample_average(
             return -found.detach(), -gradient
 
         result = minimise(
-            objective, z[alive], lower[alive], upper[alive], max_passes=left, tolerance=1e-3, first_step=0.1
+            objective, z[alive], lower[alive], upper[alive], max_passes=left, tolerance=1e-3, first_step=0.03
         )
         z[alive], value[alive], is_converged[alive] = result.x, -result.value, result.converged
-    return _Ascent(z, is_converged, history.cummax(1).values.exp())
+    return _Ascent(z, value, is_converged, history.cummax(1).values.exp())
 
 
 def _stochastic(
@@ -302,7 +304,7 @@ def _stochastic(
     z = starts.clamp(lower, upper)
     norms = torch.zeros(len(z), passes, dtype=torch.float64)
     scale = torch.ones(len(z), 1, dtype=torch.float64)
-    average, weight = z.clone(), 0.0
+    average, value, weight = z.clone(), torch.zeros(len(z), dtype=torch.float64), 0.0
     for t in range(passes):
         fresh = acquisition.redrawn((seed + 7919 * (t + 1)) % 2**31)
         z = z.detach().requires_grad_()
@@ -316,7 +318,8 @@ def _stochastic(
         if t >= passes // 2:  # the mean of the late iterates has less noise than the last
             weight += 1.0
             average = average + (z - average) / weight
-    return _Ascent(average, norms[:, -1] < 0.1 * norms[:, 0].clamp_min(_TINY), norms)
+            value = value + ((voi / cost).detach() - value) / weight
+    return _Ascent(average, value, norms[:, -1] < 0.1 * norms[:, 0].clamp_min(_TINY), norms)
 
 
 def _best(
@@ -331,6 +334,7 @@ def _best(
 ) -> Suggestion:
     """Value the ends of all ascents with more draws, snap the best, and say what each problem was worth."""
     exact = acquisition.redrawn((seed + 104_729) % 2**31, lines=settings.final_lines, polish=8)
+    ends, runs, sources = _finalists(ends, runs, sources)
     choice = region.decode(ends.z, runs)
     with torch.no_grad():
         valuation = exact.evaluate_joint(choice.x, choice.S.clamp(0, 1), s_from=runs.s)
@@ -358,6 +362,15 @@ def _best(
         history=ends.history[winner],
         winners=ends.z[is_cold][values[is_cold].argsort(descending=True)[:4]],
     )
+
+
+def _finalists(ends: _Ascent, runs: Runs, sources: Sequence[Source]) -> tuple[_Ascent, Runs, list[Source]]:
+    """All of the basket, and of the other ends the few highest."""
+    is_old = torch.tensor([any(j is not None for j in source) for source in sources])
+    height = ends.value.masked_fill(is_old, torch.inf)
+    keep = height.argsort(descending=True, stable=True)[: int(is_old.sum()) + _FINALISTS].sort().values
+    kept = _Ascent(*(part[keep] for part in ends))
+    return kept, Runs(runs.x[keep], runs.s[keep]), [sources[i] for i in keep.tolist()]
 
 
 def _snapped(

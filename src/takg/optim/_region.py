@@ -13,6 +13,11 @@ from torch import Tensor
 
 from takg.errors import InputError
 
+# Cheap fidelities are where most evaluations happen: z^3 gives s in [0, 1/8] half of the cube's edge.
+_POWER = 3.0
+# Two points at one fidelity of one trace are one observation; next to each other the model takes them for two.
+_MOST_KEPT = 0.95
+
 
 class Choice(NamedTuple):
     """B candidates of q evaluations each."""
@@ -81,12 +86,12 @@ class Region:
         z = z.reshape(B, q, self.p)
         x, ramp, shares = z.split([self.d, self.m, self.p - self.d - self.m], dim=-1)
         low, floor, ceiling = self._limits(runs)
-        top = floor + (ceiling - floor) * ramp  # (B, q, m)
+        top = floor + (ceiling - floor) * ramp**_POWER  # (B, q, m)
         if self.kept == 1:
             return Choice(x, top[..., None, :])
         dims = list(self.trace_dims)
         shares = shares.reshape(B, q, self.kept - 1, len(dims))
-        partial = low[..., None, dims] + (top - low)[..., None, dims] * shares  # (B, q, l - 1, m1)
+        partial = low[..., None, dims] + (top - low)[..., None, dims] * (_MOST_KEPT * shares)  # (B, q, l - 1, m1)
         others = top[..., None, :].expand(B, q, self.kept - 1, self.m)
         is_trace = torch.zeros(self.m, dtype=torch.bool)
         is_trace[dims] = True
@@ -98,11 +103,11 @@ class Region:
         low, floor, ceiling = self._limits(runs)
         top = choice.S[..., -1, :]
         room = (ceiling - floor).clamp_min(1e-12)
-        ramp = ((top - floor) / room).clamp(0, 1)
+        ramp = ((top - floor) / room).clamp(0, 1) ** (1 / _POWER)
         parts = [choice.x, ramp]
         if self.kept > 1:
             dims = list(self.trace_dims)
-            way = (top - low)[..., None, dims].clamp_min(1e-12)
+            way = _MOST_KEPT * (top - low)[..., None, dims].clamp_min(1e-12)
             shares = ((choice.S[..., :-1, dims] - low[..., None, dims]) / way).clamp(0, 1)
             parts.append(shares.flatten(-2))
         return torch.cat(parts, dim=-1).flatten(-2)
