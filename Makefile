@@ -22,6 +22,7 @@ test: lint
 
 bench: env
 	$(BIN)/python benchmarks/model.py
+	$(BIN)/python benchmarks/acquisition.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
