@@ -26,23 +26,24 @@ from takg.problems import PROBLEMS, Problem
 CASES = [("hartmann6", 50), ("hartmann6", 100), ("rosenbrock3", 50), ("rosenbrock3", 100)]
 QUICK_CASES = [("rosenbrock3", 50)]
 KERNELS = {"hartmann6": ("freeze_thaw",), "rosenbrock3": ("data_size", "freeze_thaw")}
-FRESH_LINES = 1024  # four simulated outcomes each
+FRESH_DRAWS = 2048  # either sign of each: 4,096
 SLOWER = 20.0
 
 
-def data(problem: Problem, n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """n rows, two of each trace."""
+def data(problem: Problem, n: int, seed: int, noise: float) -> tuple[Tensor, Tensor, Tensor]:
+    """n rows, two of each trace; noise as a share of the values' sd."""
     generator = torch.Generator().manual_seed(seed)
     shape = {"generator": generator, "dtype": torch.float64}
     x = torch.rand(n // 2, problem.d, **shape).repeat_interleave(2, dim=0)
     s = torch.rand(n // 2, problem.fidelities.m, **shape).repeat_interleave(2, dim=0)
     for j in problem.fidelities.trace_dims:
         s[1::2, j] *= torch.rand(n // 2, **shape)
-    return x, s, problem.evaluate(x, s)
+    y = problem.evaluate(x, s)
+    return x, s, y + noise * y.std() * torch.randn(n, **shape)
 
 
-def fitted(name: str, n: int, seed: int) -> Fit:
-    x, s, y = data(PROBLEMS[name], n, seed)
+def fitted(name: str, n: int, seed: int, noise: float) -> Fit:
+    x, s, y = data(PROBLEMS[name], n, seed, noise)
     model = Model(d=x.shape[-1], fidelity_kernels=KERNELS[name])
     return fit(model, value_rows(x, s), fit_outcome(y, warp="log").forward(y), seed=seed)
 
@@ -65,8 +66,8 @@ def ours(name: str, n: int, seed: int, repetitions: int) -> dict[str, Any]:
         "wall": sorted(t.wall for t in timings)[repetitions // 2],
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    best = maximise(acquisition(99), region, seed=99, restarts=200, raw=2048, passes=150, final_lines=256)
-    referee = acquisition(0).redrawn(12_345, lines=FRESH_LINES, polish=10)
+    best = maximise(acquisition(99), region, seed=99, restarts=200, raw=2048, passes=150, final_draws=256)
+    referee = acquisition(0).redrawn(12_345, draws=FRESH_DRAWS, polish=10)
     with torch.no_grad():
         values = [float(referee.evaluate_joint(s.x[None], s.S[None]).value) for s in [*suggestions, best]]
     top = max(values)

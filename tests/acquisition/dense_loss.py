@@ -171,23 +171,22 @@ class Dense:
 def expected_minimum_of_lines(a, b):
     """E min_i (a_i + b_i Z), Z ~ N(0, 1), exactly: the lower envelope of the lines, piece by piece."""
     order = np.lexsort((-a, -b))  # slopes falling; of parallel lines the lowest comes last and replaces the others
-    chosen, starts = [], []
-    for i in order:
+    pieces = []  # value at 0, slope, and where it begins to be the lowest
+    for a_i, b_i in zip(a[order].tolist(), b[order].tolist(), strict=True):
         start = -np.inf
-        while chosen:
-            j = chosen[-1]
+        while pieces:
+            a_j, b_j, start_j = pieces[-1]
             # Beyond this, line i is lower than line j; if they are parallel, it is so everywhere.
-            start = (a[i] - a[j]) / (b[j] - b[i]) if b[j] > b[i] else -np.inf
-            if start > starts[-1]:
+            start = (a_i - a_j) / (b_j - b_i) if b_j > b_i else -np.inf
+            if start > start_j:
                 break
-            chosen.pop()
-            starts.pop()
+            pieces.pop()
             start = -np.inf
-        chosen.append(i)
-        starts.append(start)
-    edges = np.array([*starts, np.inf])
+        pieces.append((a_i, b_i, start))
+    a, b, starts = np.array(pieces).T
+    edges = np.append(starts, np.inf)
     density = np.exp(-np.square(edges) / 2) / np.sqrt(2 * np.pi)
-    return a[chosen] @ np.diff(ndtr(edges)) - b[chosen] @ np.diff(density)
+    return a @ np.diff(ndtr(edges)) - b @ np.diff(density)
 
 
 def across_nodes(dims):

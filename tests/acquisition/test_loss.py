@@ -25,9 +25,11 @@ from dense_loss import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import gradcheck
 
 import takg.acquisition._loss
 from takg.acquisition import KnowledgeGradient, LossSimulator, TaKG, TaKGZero, TaKGZeroAsPrinted
+from takg.acquisition._loss import envelope_mean
 from takg.errors import InputError
 from takg.gp import Model, Rows, condition, value_rows
 
@@ -177,8 +179,8 @@ def test_outcomes_of_pending_evaluations_are_integrated_over(kind, zeros):
 def test_sobol_estimates_with_pending_evaluations_converge_like_others():
     """Draws of pending and of new outcomes fill their common space, though they come from two sequences."""
     post = a_posterior(seed=5)
-    x, S = tensor([[[0.3]]]), tensor([[[[0.6]]]])
-    acquisition = an_acquisition(TaKG, post, pending=value_rows(tensor([[0.08]]), tensor([[0.9]])), polish=4)
+    x, S = tensor([[[0.05]]]), tensor([[[[0.6]]]])
+    acquisition = an_acquisition(TaKGZero, post, pending=value_rows(tensor([[0.08]]), tensor([[0.9]])), polish=4)
     few, many = (
         torch.stack([acquisition.redrawn(10 * k, lines=lines).gain(x, S).value for k in range(30)]).std()
         for lines in (16, 1024)
@@ -239,6 +241,33 @@ def test_the_benchmark_of_takg_is_the_current_loss(n_pending):
     acquisition = an_acquisition(TaKG, post, polish=8, pending=some_pending(post, n_pending))
     gain = acquisition.gain(tensor([[[0.04]]]), tensor([[[[0.7]]]]))
     torch.testing.assert_close(gain.benchmark.mean(), acquisition.simulator.current_loss, rtol=0, atol=1e-8)
+
+
+# The exact part
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3, 6])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_the_mean_of_an_envelope_is_its_integral(dims, count):
+    """|R| is the length of a normal vector, its sign is random."""
+    gen = generator(dims)
+    start, slope = 0.7 * uniform(gen, 40, count), uniform(gen, 40, count, low=-1.0)
+    start[:10, 0] -= 2.0  # one line far below the others
+    slope[10:20, -1] = slope[10:20, 0]  # parallel to another
+    start[15:20, -1] = start[15:20, 0]  # and the same
+    slope[20:22] = 0.0
+    r = np.linspace(-14, 14, 40_001)
+    density = abs(r) ** (dims - 1) * np.exp(-(r**2) / 2)
+    lowest = (start.numpy()[..., None] + slope.numpy()[..., None] * r).min(1)
+    expected = lowest @ (density / density.sum())
+    np.testing.assert_allclose(envelope_mean(start, slope, dims), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dims", [1, 3])
+def test_the_mean_of_an_envelope_has_its_own_derivative(dims):
+    gen = generator(3)
+    start, slope = uniform(gen, 5, 3).requires_grad_(), uniform(gen, 5, 3, low=-1.0).requires_grad_()
+    assert gradcheck(lambda a, b: envelope_mean(a, b, dims), (start, slope))
 
 
 # Every line gains

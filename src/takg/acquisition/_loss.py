@@ -4,12 +4,11 @@ docs/paper.md#loss. Simulated observations come in the order pending, lead, tail
 the tail is S; for taKG the lead is empty. One Cholesky factor serves both terms of the value of information, the
 lead's being its leading block, and both use the same draws W.
 
-The tail's draw is a direction times a radius, and along that line the minimum over x' is a concave function of the
-radius. Its tangents at 0 and at two extreme radii bound it from above, and the expectation of their lower envelope is
-known exactly (Frazier, Powell and Dayanik, 2009); what the function lies below it is estimated at the drawn radius,
-with either sign. The estimate is unbiased, sees what only matters in the far tail, and is never negative: the
-tangent at 0 is the benchmark, so that Jensen's inequality makes the first part a reduction; the second is one by
-construction.
+The tail's draws come with both signs. Because a minimum is concave, the mean of the two minima lies below the one at 0,
+which is the benchmark: no estimate of a value of information is ever negative. Where an evaluation only matters if it
+comes out unusually well, plain draws would hardly ever say so; the tail's radius and the lead's most telling component
+are drawn from wider distributions and weighted for that. Values are unbiased, and for fixed draws they are smooth
+functions of x and S whose gradients are exact (Theorem 1).
 """
 
 import copy
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from takg.acquisition._inner import KernelSums, scaled_features
@@ -36,10 +34,9 @@ from takg.gp import (
 from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, sobol_points
 
 _ENTRIES_AT_ONCE = 4_000_000
-_NODES = 5  # inner problems along a line
+_NODES = 3  # inner problems of a draw: benchmark and either sign of the tail
 _WIDER = 2.0  # sd of the first simulated outcome of C(S)
 _LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
-_EXTREME = 0.98  # quantile of the radius at which the bound is made tight
 _SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
 
 
@@ -91,7 +88,7 @@ class LossSimulator:
         pending: evaluations under way; their outcomes are simulated, not made up.
         candidates: (g, d), where inner minima are first looked for; by default Sobol points, the data's x
             and the minimisers of the mean under each sample.
-        lines: M, simulated outcomes of lead and pending, and directions of the tail, for each sample.
+        draws: M, simulated outcomes for each hyperparameter sample; the tail's count twice.
         polish: Newton passes from the best candidate of each inner problem.
         method: "sobol" or "monte_carlo".
     """
@@ -103,35 +100,47 @@ class LossSimulator:
         seed: int,
         pending: Rows | None = None,
         candidates: Tensor | None = None,
-        lines: int = 4,
-        polish: int = 1,
+        draws: int = 8,
+        polish: int = 3,
         method: str = "sobol",
     ) -> None:
-        _check_effort(lines, polish)
+        _check_effort(draws, polish)
         if method not in DRAW_METHODS:
             raise InputError(f"method={method!r}: expected one of {DRAW_METHODS}")
         if post.model.trend_dims:
             raise InputError(f"post.model.trend_dims={post.model.trend_dims}: expected a model with a constant trend")
         if pending is not None and len(pending) == 0:
             pending = None
-        self.post, self.lines, self.polish, self.method, self.seed = post, lines, polish, method, seed
+        self.post, self.draws, self.polish, self.method, self.seed = post, draws, polish, method, seed
         self.pending = pending
         with torch.no_grad():
             self._prepare_data(pending)
             self.candidates = self._default_candidates() if candidates is None else candidates
             self._prepare_candidates()
 
-    def redrawn(self, seed: int, *, lines: int | None = None, polish: int | None = None) -> "LossSimulator":
+    def redrawn(self, seed: int, *, draws: int | None = None, polish: int | None = None) -> "LossSimulator":
         """The same posterior and candidates under fresh draws."""
         other = copy.copy(self)
-        other.seed, other.lines = seed, self.lines if lines is None else lines
+        other.seed, other.draws = seed, self.draws if draws is None else draws
         other.polish = self.polish if polish is None else polish
-        _check_effort(other.lines, other.polish)
+        _check_effort(other.draws, other.polish)
         if self.pending is not None:  # their outcomes are drawn too
             with torch.no_grad():
                 other._prepare_data(self.pending)
                 other._prepare_candidates()
         return other
+
+    def thinned(self, samples: int, *, draws: int, polish: int) -> "LossSimulator":
+        """A cheaper simulator for rough comparisons: fewer hyperparameter samples and draws."""
+        return LossSimulator(
+            self.post.thinned(samples),
+            seed=self.seed,
+            pending=self.pending,
+            candidates=self.candidates,
+            draws=draws,
+            polish=polish,
+            method=self.method,
+        )
 
     def with_pending(self, rows: Rows) -> "LossSimulator":
         """The same draws with further evaluations under way."""
@@ -140,7 +149,7 @@ class LossSimulator:
             seed=self.seed,
             pending=rows if self.pending is None else joined([self.pending, rows]),
             candidates=torch.cat([self.candidates, rows.x.unique(dim=0)]),
-            lines=self.lines,
+            draws=self.draws,
             polish=self.polish,
             method=self.method,
         )
@@ -158,7 +167,7 @@ class LossSimulator:
     def gain(self, observations: Observations) -> Gain:
         """What each of B candidates is expected to lower the loss by."""
         B, r = observations.is_new.shape
-        width = _NODES * self.lines * max(len(self.candidates), self._slots.x.shape[0]) * self.post.theta.H
+        width = _NODES * self.draws * max(len(self.candidates), self._slots.x.shape[0]) * self.post.theta.H
         size = max(1, _ENTRIES_AT_ONCE // width)
         k = observations.lead
         draws = self._drawn(k, r - k, is_widened=k > 0 and observations.x.shape[1] == 1)
@@ -179,13 +188,13 @@ class LossSimulator:
             weights = post.weights[:, None, :]  # (H, 1, n)
         else:
             D = jittered_cholesky(post.observation_covariance(pending)).L  # (H, p, p)
-            W = normal_draws(H, self.lines, len(pending), seed=self.seed, method=self.method)
+            W = normal_draws(H, self.draws, len(pending), seed=self.seed, method=self.method)
             # Shuffled, since two Sobol sequences in step with each other fill a curve and not the square.
-            W = W[:, torch.randperm(self.lines, generator=torch.Generator().manual_seed(self.seed))]
+            W = W[:, torch.randperm(self.draws, generator=torch.Generator().manual_seed(self.seed))]
             outcome = post.mean(pending)[:, None, :] + W @ D.mT  # (H, M, p)
             longer = post.extended(pending, torch.zeros(len(pending), dtype=torch.float64))
             self._L, self._rows = longer.L, longer.rows
-            y = torch.cat([post.y.expand(H, self.lines, -1), outcome], dim=-1)  # (H, M, n + p)
+            y = torch.cat([post.y.expand(H, self.draws, -1), outcome], dim=-1)  # (H, M, n + p)
             weights = torch.cholesky_solve(y.mT, self._L).mT
         key = torch.cat([self._rows.x, self._rows.part[:, None].to(torch.float64)], dim=-1)
         distinct, self._slot_of_row = key.unique(dim=0, return_inverse=True)
@@ -292,48 +301,40 @@ class LossSimulator:
     def _gain(self, observations: Observations, draws: "_Draws") -> Gain:
         k = observations.lead
         shift = self._shift(observations)
-        # What multiplies T(x') at radius R along each line is origin + R * direction.
+        # What multiplies T(x'): the lead's part, and that with the tail's of either sign.
         lead = draws.lead[:, None].expand(-1, len(observations.x), -1, -1)  # (H, B, M, k)
         if draws.is_widened and k > 1:
             lead = _turned(lead, shift.factor[..., -1, :k])
         origin = lead @ shift.inverse[..., :k, :]  # (H, B, M, r)
-        direction = draws.direction[:, None] @ shift.inverse[..., k:, :]  # (H, B, M, r)
+        tail = draws.tail[:, None] @ shift.inverse[..., k:, :]  # (H, B, M, r)
         with torch.no_grad():
-            v = origin[..., None, :] + draws.radii[:, None, :, :, None] * direction[..., None, :]  # (H, B, M, J, r)
+            v = torch.stack([origin, origin + tail, origin - tail], dim=3)  # (H, B, M, J, r)
             x_star, features, is_converged = self._inner_minima(observations, shift, v)  # (H, B, M, J, d or slots)
             weights = self._base_weights[:, None, :, None, :]  # (H, 1, M or 1, 1, slots)
             base = (features * weights).sum(-1) + self._base_offset[:, None, :, None]  # (H, B, M, J)
         T = self._T(observations, shift, x_star, features)  # (H, B, M, J, r)
-        start = base + (T * origin[..., None, :]).sum(-1)  # value at radius 0 of each tangent
-        slope = (T * direction[..., None, :]).sum(-1)
-        benchmark = start[..., 0]
-        a, b = start[..., :3], slope[..., :3]  # the tangents at fixed radii
-        bound = benchmark - envelope_mean(a, b, draws.dims)
-        r = draws.radii[:, None, :, 3:]  # (H, 1, M, 2), the drawn ones
-        envelope = (a[..., None, :] + r[..., None] * b[..., None, :]).amin(-1)  # (H, B, M, 2)
-        below = (envelope - (start[..., 3:] + r * slope[..., 3:])).clamp_min(0)
-        reduction = (bound + below.mean(-1)) * draws.weight[:, None]
+        level = base + (T * origin[..., None, :]).sum(-1)  # of each x* when the tail adds nothing
+        change = (T * tail[..., None, :]).sum(-1)
+        # Each x* is a candidate for the other two problems: what one missed another may have found, and a benchmark
+        # that is too high would pass for a gain.
+        benchmark, up, down = level.amin(-1), (level + change).amin(-1), (level - change).amin(-1)
+        reduction = (benchmark - 0.5 * (up + down)) * draws.weight[:, None]
         missed = int((~is_converged).sum())
         return Gain(reduction, benchmark.detach(), missed, is_converged.numel(), shift.jitter)
 
     def _drawn(self, lead: int, tail: int, *, is_widened: bool) -> "_Draws":
         """Outcomes of the lead and directions of the tail.
 
-        Where an x is only interesting if the lead comes out unusually well, few plain draws would say so. The first
-        component, later turned into what the lead says about the highest fidelity, is drawn from a wider normal and
-        weighted for that.
+        The tail is drawn with a wider radius; so is the first component of the lead, which is later turned into what
+        the lead says about the highest fidelity.
         """
-        H, M = self.post.theta.H, self.lines
+        H, M = self.post.theta.H, self.draws
         normal = normal_draws(H, M, lead + tail, seed=self.seed + 1, method=self.method)
-        w, around = normal[..., :lead], normal[..., lead:]
-        weight = torch.ones(H, M, dtype=torch.float64)
-        if is_widened:
-            w = torch.cat([_WIDER * w[..., :1], w[..., 1:]], dim=-1)
-            weight = _WIDER * (-0.5 * (1 - _WIDER**-2) * w[..., 0].square()).exp()
-        length = around.norm(dim=-1)  # (H, M)
-        extreme = torch.full_like(length, float(stats.chi.ppf(_EXTREME, tail)))
-        radii = torch.stack([torch.zeros_like(length), extreme, -extreme, length, -length], dim=-1)
-        return _Draws(w, around / length[..., None], radii, weight, tail, is_widened)
+        first, rest, around = normal.split([int(is_widened), lead - int(is_widened), tail], dim=-1)
+        wide_first, log_first = _widened(first, _WIDER)
+        wide_around, log_around = _widened(around, 1 + 0.7 * tail**-0.5)
+        weight = (log_first + log_around).exp()
+        return _Draws(torch.cat([wide_first, rest], dim=-1), wide_around, weight, is_widened)
 
     def _shift(self, observations: Observations) -> "_Shift":
         """The parts of sigma-tilde that do not depend on x'."""
@@ -442,19 +443,17 @@ class LossSimulator:
         return self.post.target_rows(x_new)
 
 
-def _check_effort(lines: int, polish: int) -> None:
-    if lines < 1:
-        raise InputError(f"lines={lines}: expected at least 1")
+def _check_effort(draws: int, polish: int) -> None:
+    if draws < 1:
+        raise InputError(f"draws={draws}: expected at least 1")
     if polish < 0:
         raise InputError(f"polish={polish}: expected at least 0 passes")
 
 
 class _Draws(NamedTuple):
     lead: Tensor  # (H, M, k)
-    direction: Tensor  # (H, M, r - k), of length 1
-    radii: Tensor  # (H, M, J), where tangents are found: 0, two extremes, the drawn radius with either sign
-    weight: Tensor  # (H, M), of each line, 1 on average
-    dims: int  # r - k; the radius is chi distributed with that many degrees of freedom, with a random sign
+    tail: Tensor  # (H, M, r - k), used with either sign
+    weight: Tensor  # (H, M), 1 on average
     is_widened: bool  # the first component of the lead is
 
 
@@ -487,37 +486,8 @@ def _by_part(weights: Tensor, part: Tensor, d: int) -> tuple[Tensor, Tensor]:
     return weights[..., None] * along.to(weights.dtype), weights * (part == 0).to(weights.dtype)
 
 
-def envelope_mean(start: Tensor, slope: Tensor, dims: int) -> Tensor:
-    """E[min_j (start_j + slope_j R)] for |R| ~ chi(dims) with a random sign: (..., J) -> (...,).
-
-    Differentiable in start and slope. Where the minimum passes from one line to the next does not enter the
-    derivative, since both lines have the same value there.
-    """
-    with torch.no_grad():
-        rise = slope[..., None, :] - slope[..., :, None]  # of line i over line j, (..., j, i)
-        gap = start[..., :, None] - start[..., None, :]  # of line j over line i
-        crossing = gap / rise  # j is below i to the right of it where i rises faster, to its left where slower
-        is_same = rise == 0
-        order = torch.arange(start.shape[-1])
-        is_hidden = is_same & ((gap > 0) | ((gap == 0) & (order[:, None] > order[None, :])))  # by a parallel line
-        left = torch.where(rise > 0, crossing, -torch.inf).amax(-1)
-        right = torch.where(rise < 0, crossing, torch.inf).amin(-1)
-        is_seen = (left < right) & ~is_hidden.any(-1)
-        mass = _signed_chi_cdf(right, dims) - _signed_chi_cdf(left, dims)
-        moment = _signed_chi_moment(right, dims) - _signed_chi_moment(left, dims)
-        mass, moment = torch.where(is_seen, mass, 0.0), torch.where(is_seen, moment, 0.0)
-    return (start * mass + slope * moment).sum(-1)
-
-
-def _signed_chi_cdf(r: Tensor, dims: int) -> Tensor:
-    half = torch.tensor(dims / 2, dtype=torch.float64)
-    cdf: Tensor = 0.5 + 0.5 * r.sign() * torch.special.gammainc(half, 0.5 * r * r)
-    return cdf
-
-
-def _signed_chi_moment(r: Tensor, dims: int) -> Tensor:
-    """E[R; R < r], which is -E[|R|; |R| > |r|] / 2."""
-    half = torch.tensor((dims + 1) / 2, dtype=torch.float64)
-    mean = math.sqrt(2) * math.exp(math.lgamma((dims + 1) / 2) - math.lgamma(dims / 2))
-    moment: Tensor = -0.5 * mean * torch.special.gammaincc(half, 0.5 * r * r)
-    return moment
+def _widened(normal: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """Draws of `factor` times the sd, (..., k), and the log of the weight that each carries for it, (...,)."""
+    wide = factor * normal
+    log_weight = normal.shape[-1] * math.log(factor) - 0.5 * (1 - factor**-2) * wide.square().sum(-1)
+    return wide, log_weight

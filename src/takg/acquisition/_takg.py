@@ -12,7 +12,7 @@ from takg.errors import InputError
 from takg.fidelity import check_fidelities, first_occurrence, in_trace, max_fidelity, zeroed
 from takg.gp import Cost, Posterior, Rows, continuation_cost, joined, rows_at
 
-DEFAULT_LINES = 4
+DEFAULT_DRAWS = 8
 
 
 class Valuation(NamedTuple):
@@ -37,7 +37,7 @@ class Acquisition:
         seed: of the draws. The same seed gives the same value: a sample-average approximation.
         pending: rows of evaluations under way.
         gradients: an evaluation shows the gradient by x beside the value at each fidelity of S.
-        lines, polish, method, candidates: of the simulation, see `LossSimulator`.
+        draws, polish, method, candidates: of the simulation, see `LossSimulator`.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Acquisition:
         seed: int,
         pending: Rows | None = None,
         gradients: bool = False,
-        lines: int = DEFAULT_LINES,
-        polish: int = 1,
+        draws: int = DEFAULT_DRAWS,
+        polish: int = 3,
         method: str = "sobol",
         candidates: Tensor | None = None,
     ) -> None:
@@ -60,17 +60,24 @@ class Acquisition:
             raise InputError(f"trace_dims={trace_dims}: {bad} outside 0..{post.model.m - 1}, the model's fidelities")
         self.post, self.cost, self.trace_dims, self.gradients = post, cost, tuple(trace_dims), gradients
         self.simulator = LossSimulator(
-            post, seed=seed, pending=pending, candidates=candidates, lines=lines, polish=polish, method=method
+            post, seed=seed, pending=pending, candidates=candidates, draws=draws, polish=polish, method=method
         )
 
     def observations(self, x: Tensor, S: Tensor) -> Observations:
         """What evaluating x (B, q, d) at S (B, q, l, m) would show, benchmark first."""
         raise NotImplementedError
 
-    def redrawn(self, seed: int, *, lines: int | None = None, polish: int | None = None) -> Self:
+    def redrawn(self, seed: int, *, draws: int | None = None, polish: int | None = None) -> Self:
         """The same acquisition function under fresh draws."""
         other = copy.copy(self)
-        other.simulator = self.simulator.redrawn(seed, lines=lines, polish=polish)
+        other.simulator = self.simulator.redrawn(seed, draws=draws, polish=polish)
+        return other
+
+    def thinned(self, samples: int, *, draws: int, polish: int) -> Self:
+        """A cheaper acquisition function for rough comparisons: fewer hyperparameter samples and draws."""
+        other = copy.copy(self)
+        other.simulator = self.simulator.thinned(samples, draws=draws, polish=polish)
+        other.post = other.simulator.post
         return other
 
     def with_pending(self, x: Tensor, S: Tensor) -> Self:
@@ -207,8 +214,8 @@ class KnowledgeGradient(TaKG):
         seed: int,
         gradients: bool = False,
         pending: Rows | None = None,
-        lines: int = DEFAULT_LINES,
-        polish: int = 1,
+        draws: int = DEFAULT_DRAWS,
+        polish: int = 3,
         method: str = "sobol",
         candidates: Tensor | None = None,
     ) -> None:
@@ -219,7 +226,7 @@ class KnowledgeGradient(TaKG):
             seed=seed,
             gradients=gradients,
             pending=pending,
-            lines=lines,
+            draws=draws,
             polish=polish,
             method=method,
             candidates=candidates,

@@ -35,6 +35,16 @@ class Hyperparameters:
     def H(self) -> int:
         return self.signal_var.shape[0]
 
+    def thinned(self, k: int) -> "Hyperparameters":
+        """The first k samples."""
+        return Hyperparameters(
+            signal_var=self.signal_var[:k],
+            lengthscale=self.lengthscale[:k],
+            fidelity=tuple(tuple(one[:k] for one in parameters) for parameters in self.fidelity),
+            noise_var=self.noise_var[:k],
+            gradient_noise_var=self.gradient_noise_var[:k],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:

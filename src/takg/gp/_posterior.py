@@ -1,5 +1,6 @@
 """The exact posterior for H hyperparameter samples at once; docs/paper.md#posterior."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -75,6 +76,12 @@ class Posterior:
             L=factor.L,
             weights=_solve(factor.L, y),
             jitter=torch.maximum(self.jitter, factor.jitter),
+        )
+
+    def thinned(self, k: int) -> "Posterior":
+        """The posterior under the first k hyperparameter samples only."""
+        return dataclasses.replace(
+            self, theta=self.theta.thinned(k), L=self.L[:k], weights=self.weights[:k], jitter=self.jitter[:k]
         )
 
     def _whitened(self, rows: Rows) -> Tensor:

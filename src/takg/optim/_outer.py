@@ -20,12 +20,14 @@ from takg.numerics import minimise, sobol_points, threads_for
 from takg.optim._region import Choice, Region, Runs, runs_of
 
 METHODS = ("sample_average", "stochastic")
-_SCREEN_LINES = 2
-_STAGES = ((1.0, 8), (0.4, 10), (0.15, None))  # share of the starts that go on, and for how many passes
-_MOST_BESIDE, _STEP_BESIDE = 128, 0.02
-_LAST = 4  # starts that always go on
+_SCREEN_SAMPLES, _SCREEN_DRAWS, _SCREEN_IN_ALL = 5, 2, 20  # few samples need more draws to find the right hill
+_ROUNDS, _PARENTS, _BRED = 3, 40, 200  # of breeding starts
+_STAGES = ((1.0, 10), (0.4, 15), (0.25, None))  # share of the starts that go on, and for how many passes
+_STEPS_BESIDE = (0.003, 0.1)  # how far from the data's x to start beside them
+_LAST = 3  # starts that always go on
 _FINALISTS = 6  # ends that are valued with more draws
 _TINY = 1e-300  # a value of information of 0 has no logarithm
+_SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stochastic steps, and their limits
 _RUNGS = (0.2, 0.4, 0.7, 1.0)  # where on the cube's edge the incumbents are tried as starts
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
@@ -72,12 +74,12 @@ def maximise(
     basket: Sequence[tuple[Tensor, Tensor]] = (),
     q: int = 1,
     method: str = "sample_average",
-    restarts: int = 24,
+    restarts: int = 16,
     raw: int = 512,
-    passes: int = 50,
+    passes: int = 60,
     winners: Tensor | None = None,
     snap: Snap | None = None,
-    final_lines: int = 32,
+    final_draws: int = 64,
 ) -> Suggestion:
     """The most valuable evaluation (or q of them, chosen jointly) per unit of cost.
 
@@ -89,7 +91,7 @@ def maximise(
         passes: evaluations of the batch that an ascent may take.
         winners: `Suggestion.winners` of the last call.
         snap: gives what can be run next to a point; the best of these by value is suggested.
-        final_lines: simulated lines for the valuation that decides between the ends of the ascents.
+        final_draws: simulated outcomes for the valuation that decides between the ends of the ascents.
     """
     if method not in METHODS:
         raise InputError(f"method={method!r}: expected one of {METHODS}")
@@ -100,7 +102,7 @@ def maximise(
     if region.d != acquisition.post.model.d or region.m != acquisition.post.model.m:
         model = acquisition.post.model
         raise InputError(f"region has d={region.d}, m={region.m}; expected d={model.d}, m={model.m} as the model")
-    settings = _Settings(method, restarts, raw, passes, final_lines)
+    settings = _Settings(method, restarts, raw, passes, final_draws)
     with threads_for(acquisition.post.n):
         if q == 1:
             return _maximise_alone(acquisition, region, settings, seed, tuple(basket), winners, snap)
@@ -112,7 +114,7 @@ class _Settings(NamedTuple):
     restarts: int
     raw: int
     passes: int
-    final_lines: int
+    final_draws: int
 
 
 def _maximise_alone(
@@ -179,28 +181,59 @@ def _starts(
 ) -> tuple[Runs, Tensor]:
     """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
     points = [sobol_points(settings.raw, region.p, seed=seed), _incumbents(acquisition, region)]
-    points.append(_beside_data(acquisition, region, seed))
+    points.append(_beside_data(acquisition, region, settings.raw, seed))
     if winners is not None and winners.shape[-1] == region.p:
         points.append(winners)
     cold = torch.cat(points)
-    ladder = torch.full((len(_RUNGS), region.p), 0.5, dtype=torch.float64)
-    ladder[:, region.d : region.d + region.m] = torch.tensor(_RUNGS, dtype=torch.float64)[:, None]
-    old = runs_of(basket, region)
-    rungs = len(ladder)
-    warm = ladder.repeat(len(basket), 1)
+    draws = max(_SCREEN_DRAWS, _SCREEN_IN_ALL // acquisition.post.theta.H)
+    coarse = acquisition.thinned(_SCREEN_SAMPLES, draws=draws, polish=0)
+    cold = _bred(coarse, region, cold, settings.raw // 2, seed)
     new = region.new_runs(len(cold), 1)
-    runs = Runs(
-        torch.cat([old.x.repeat_interleave(rungs, 0), new.x]), torch.cat([old.s.repeat_interleave(rungs, 0), new.s])
+    best = _spread_out(_scores(coarse, region, cold, new), cold, settings.restarts)
+    old = runs_of(basket, region)
+    warm = _basket_starts(coarse, region, old)
+    return (
+        Runs(torch.cat([old.x, new.x[best]]), torch.cat([old.s, new.s[best]])),
+        torch.cat([warm, cold[best]]),
     )
-    z = torch.cat([warm, cold]).clamp(*region.bounds(runs))
-    coarse = acquisition.redrawn(seed, lines=_SCREEN_LINES, polish=0)
+
+
+def _scores(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
     with torch.no_grad():
-        score = _log_value(coarse, region, z, runs)
-    n_warm = len(basket) * rungs
-    best_warm = score[:n_warm].reshape(len(basket), rungs).argmax(-1) + rungs * torch.arange(len(basket))
-    best_cold = n_warm + _spread_out(score[n_warm:], z[n_warm:], settings.restarts)
-    chosen = torch.cat([best_warm, best_cold])
-    return Runs(runs.x[chosen], runs.s[chosen]), z[chosen]
+        return _log_value(acquisition, region, z, runs)
+
+
+def _basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor:
+    """The best of a few steps up from where each run stands, (basket, p)."""
+    rungs, count = len(_RUNGS), len(old.x)
+    ladder = torch.full((rungs, region.p), 0.5, dtype=torch.float64)
+    ladder[:, region.d : region.d + region.m] = torch.tensor(_RUNGS, dtype=torch.float64)[:, None]
+    runs = Runs(old.x.repeat_interleave(rungs, 0), old.s.repeat_interleave(rungs, 0))
+    z = ladder.repeat(count, 1).clamp(*region.bounds(runs))
+    if count == 0:
+        return z
+    best = _scores(acquisition, region, z, runs).reshape(count, rungs).argmax(-1)
+    return z.reshape(count, rungs, region.p)[torch.arange(count), best]
+
+
+def _bred(acquisition: Acquisition, region: Region, z: Tensor, count: int, seed: int) -> Tensor:
+    """Points of the cube and, in a few rounds, mutants of the best of them.
+
+    With little noise the value is high in narrow places, which gradients do not see from afar.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    score = _scores(acquisition, region, z, region.new_runs(len(z), 1))
+    for _ in range(_ROUNDS):
+        parents = z[score.topk(min(_PARENTS, len(z))).indices]
+        parents = parents[torch.arange(count) % len(parents)]
+        low, high = (math.log(size) for size in _STEPS_BESIDE)
+        size = (low + (high - low) * torch.rand(count, 1, generator=generator, dtype=torch.float64)).exp()
+        moves = torch.rand(count, region.p, generator=generator, dtype=torch.float64) < 0.5
+        noise = torch.randn(count, region.p, generator=generator, dtype=torch.float64)
+        children = (parents + size * moves * noise).clamp(0, 1)
+        z = torch.cat([z, children])
+        score = torch.cat([score, _scores(acquisition, region, children, region.new_runs(count, 1))])
+    return z[score.topk(min(_BRED, len(z))).indices]
 
 
 def _incumbents(acquisition: Acquisition, region: Region) -> Tensor:
@@ -213,14 +246,13 @@ def _incumbents(acquisition: Acquisition, region: Region) -> Tensor:
     return z.flatten(0, 1)
 
 
-def _beside_data(acquisition: Acquisition, region: Region, seed: int) -> Tensor:
-    """A small step from each x of the data: with little noise the slope there can be worth more than a new place."""
+def _beside_data(acquisition: Acquisition, region: Region, count: int, seed: int) -> Tensor:
+    """Small steps from the x of the data: with little noise the slope there can be worth more than a new place."""
     known = acquisition.post.rows.x.unique(dim=0)
-    if len(known) > _MOST_BESIDE:
-        mean = acquisition.post.target_mean(known).mean(0)
-        known = known[mean.topk(_MOST_BESIDE, largest=False).indices]
-    z = sobol_points(len(known), region.p, seed=seed + 1)
-    z[:, : region.d] = known + _STEP_BESIDE * (z[:, : region.d] - 0.5)
+    z = sobol_points(count, region.p + 1, seed=seed + 1)
+    z, size = z[:, :-1], _STEPS_BESIDE[0] * (_STEPS_BESIDE[1] / _STEPS_BESIDE[0]) ** z[:, -1:]
+    beside = known[torch.arange(count) % len(known)]
+    z[:, : region.d] = beside + size * (2 * z[:, : region.d] - 1)
     return z.clamp(0, 1)
 
 
@@ -297,13 +329,14 @@ def _stochastic(
 ) -> _Ascent:
     """z <- projection(z + a_t G), G an unbiased estimate of the gradient of VOI / cost, a_t = a / (t + 1)^0.7.
 
-    The first estimates set the scale a of each problem's steps, which is a constant from then on: the steps sum to
-    infinity, their squares do not.
+    The first estimates set the scale a of each variable's steps, which is a constant from then on: the steps sum to
+    infinity, their squares do not. A scale for each, since kept fractions matter far less than x: with a common one
+    they would hardly move.
     """
     lower, upper = region.bounds(runs)
     z = starts.clamp(lower, upper)
     norms = torch.zeros(len(z), passes, dtype=torch.float64)
-    scale = torch.ones(len(z), 1, dtype=torch.float64)
+    scale, squares = torch.ones_like(z), torch.zeros_like(z)
     average, value, weight = z.clone(), torch.zeros(len(z), dtype=torch.float64), 0.0
     for t in range(passes):
         fresh = acquisition.redrawn((seed + 7919 * (t + 1)) % 2**31)
@@ -311,8 +344,11 @@ def _stochastic(
         voi, cost = _value_parts(fresh, region, z, runs)
         (gradient,) = torch.autograd.grad((voi / cost).sum(), z)
         z = z.detach()
-        if t == 0:
-            scale = 0.1 / gradient.norm(dim=-1, keepdim=True).clamp_min(_TINY)
+        if t < _SCALING:
+            squares = squares + gradient**2
+            size = (squares / (t + 1)).sqrt()
+            least = _LEAST_SIZE * size.amax(-1, keepdim=True)
+            scale = _FIRST_STEP / torch.maximum(size, least).clamp_min(_TINY)
         norms[:, t] = ((z + gradient * scale).clamp(lower, upper) - z).norm(dim=-1)
         z = (z + scale * gradient / (t + 1) ** 0.7).clamp(lower, upper)
         if t >= passes // 2:  # the mean of the late iterates has less noise than the last
@@ -333,7 +369,7 @@ def _best(
     seed: int,
 ) -> Suggestion:
     """Value the ends of all ascents with more draws, snap the best, and say what each problem was worth."""
-    exact = acquisition.redrawn((seed + 104_729) % 2**31, lines=settings.final_lines, polish=8)
+    exact = acquisition.redrawn((seed + 104_729) % 2**31, draws=settings.final_draws, polish=8)
     ends, runs, sources = _finalists(ends, runs, sources)
     choice = region.decode(ends.z, runs)
     with torch.no_grad():

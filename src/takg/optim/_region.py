@@ -78,7 +78,7 @@ class Region:
         is_old = ~runs.x.isnan()
         lower[..., : self.d] = torch.where(is_old, runs.x, 0.0)
         upper[..., : self.d] = torch.where(is_old, runs.x, 1.0)
-        return lower.reshape(B, -1), upper.reshape(B, -1)
+        return lower.reshape(B, q * self.p), upper.reshape(B, q * self.p)
 
     def decode(self, z: Tensor, runs: Runs) -> Choice:
         """Points of the cube (B, q p) to what would be evaluated."""
