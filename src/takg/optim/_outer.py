@@ -80,6 +80,7 @@ def maximise(
     winners: Tensor | None = None,
     snap: Snap | None = None,
     final_draws: int = 64,
+    in_stages: bool = True,
 ) -> Suggestion:
     """The most valuable evaluation (or q of them, chosen jointly) per unit of cost.
 
@@ -89,6 +90,7 @@ def maximise(
         restarts: ascents of the cold-start problem; every basket entry has one of its own.
         raw: points at which the cold-start problem is screened for restarts.
         passes: evaluations of the batch that an ascent may take.
+        in_stages: give up the lower ascents of `sample_average` on the way; without it all run to the end.
         winners: `Suggestion.winners` of the last call.
         snap: gives what can be run next to a point; the best of these by value is suggested.
         final_draws: simulated outcomes for the valuation that decides between the ends of the ascents.
@@ -102,7 +104,7 @@ def maximise(
     if region.d != acquisition.post.model.d or region.m != acquisition.post.model.m:
         model = acquisition.post.model
         raise InputError(f"region has d={region.d}, m={region.m}; expected d={model.d}, m={model.m} as the model")
-    settings = _Settings(method, restarts, raw, passes, final_draws)
+    settings = _Settings(method, restarts, raw, passes, final_draws, in_stages)
     with threads_for(acquisition.post.n):
         if q == 1:
             return _maximise_alone(acquisition, region, settings, seed, tuple(basket), winners, snap)
@@ -115,6 +117,7 @@ class _Settings(NamedTuple):
     raw: int
     passes: int
     final_draws: int
+    in_stages: bool
 
 
 def _maximise_alone(
@@ -282,12 +285,19 @@ def _log_value(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) 
 def _ascend(
     acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, settings: _Settings, seed: int
 ) -> _Ascent:
-    ascent = _sample_average if settings.method == "sample_average" else _stochastic
-    return ascent(acquisition, region, starts, runs, settings.passes, seed)
+    if settings.method == "stochastic":
+        return _stochastic(acquisition, region, starts, runs, settings.passes, seed)
+    stages = _STAGES if settings.in_stages else ((1.0, None),)
+    return _sample_average(acquisition, region, starts, runs, settings.passes, stages)
 
 
 def _sample_average(
-    acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, seed: int
+    acquisition: Acquisition,
+    region: Region,
+    starts: Tensor,
+    runs: Runs,
+    passes: int,
+    stages: Sequence[tuple[float, int | None]],
 ) -> _Ascent:
     """Fixed draws, all problems in one batched quasi-Newton ascent of log VOI - log cost.
 
@@ -301,7 +311,7 @@ def _sample_average(
     is_converged = torch.zeros(len(z), dtype=torch.bool)
     alive = torch.arange(len(z))
     spent = 0
-    for share, length in _STAGES:
+    for share, length in stages:
         alive = alive[value[alive].argsort(descending=True)[: max(_LAST, math.ceil(share * len(z)))]]
         left = min(length or passes, passes - spent)
         if left < 1:

@@ -47,10 +47,14 @@ class Region:
     s_min: tuple[float, ...] | None = None  # the least fidelity worth asking for; 0 if left out
 
     def __post_init__(self) -> None:
+        if self.d < 1 or self.m < 0:
+            raise InputError(f"d={self.d}, m={self.m}: expected at least one design variable and no fidelity or more")
         if self.retained < 1:
             raise InputError(f"retained={self.retained}: expected at least one kept fidelity")
         if bad := [j for j in self.trace_dims if not 0 <= j < self.m]:
             raise InputError(f"trace_dims={self.trace_dims}: {bad} outside 0..{self.m - 1}")
+        if len(set(self.trace_dims)) < len(self.trace_dims):
+            raise InputError(f"trace_dims={self.trace_dims}: expected each fidelity once")
         if self.s_min is not None and (len(self.s_min) != self.m or not all(0 <= low <= 1 for low in self.s_min)):
             raise InputError(f"s_min={self.s_min}: expected {self.m} values in [0, 1], below the target at 1")
 
@@ -127,4 +131,13 @@ def runs_of(basket: Sequence[tuple[Tensor, Tensor]], region: Region) -> Runs:
     """One candidate of one evaluation for each (x, s) of a basket."""
     if not basket:
         return region.new_runs(0, 1)
+    for j, (x, s) in enumerate(basket):
+        for name, tensor, width in (("x", x, region.d), ("s", s, region.m)):
+            if tensor.shape != (width,) or tensor.dtype != torch.float64:
+                shape = tuple(tensor.shape)
+                raise InputError(
+                    f"basket[{j}] has {name} of shape {shape}, {tensor.dtype}; expected ({width},), float64"
+                )
+            if not ((tensor >= 0) & (tensor <= 1)).all():
+                raise InputError(f"basket[{j}] has {name}={tensor.tolist()}; expected values in [0, 1]")
     return Runs(torch.stack([x for x, _ in basket])[:, None], torch.stack([s for _, s in basket])[:, None])

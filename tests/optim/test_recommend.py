@@ -1,0 +1,175 @@
+"""The recommendation, against a dense grid of the averaged mean and NumPy and SciPy forms of the mixture.
+
+Means of simulated losses are compared within 4 standard errors, which are exceeded with a probability of 6e-5;
+quantiles by the share of simulated losses below them, with a binomial standard error. All seeds are fixed.
+"""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+from scipy.stats import norm
+from small_cases import a_posterior, tensor, unchanged_randomness
+
+from takg.errors import InputError
+from takg.gp import Model, Rows, condition, fit_outcome
+from takg.optim import recommend
+
+DRAWS = 400_000
+
+
+def averaged_on_a_grid(post, points):
+    """x (points^d, d) and the mean over samples of the posterior mean at the target."""
+    axes = [torch.linspace(0, 1, points, dtype=torch.float64)] * post.model.d
+    x = torch.cartesian_prod(*axes).reshape(-1, post.model.d)
+    return x, torch.cat([post.target_mean(chunk).mean(0) for chunk in x.split(5000)])
+
+
+def mixture(post, x):
+    """Mean and sd of g(x, 1) under each sample, as arrays."""
+    rows = post.target_rows(x[None])
+    return post.mean(rows)[:, 0].numpy(), post.covariance(rows)[:, 0, 0].sqrt().numpy()
+
+
+def simulated_losses(outcome, mu, sd, seed):
+    """Losses of the mixture in the user's units, by the warp's formula."""
+    rng = np.random.default_rng(seed)
+    h = rng.integers(len(mu), size=DRAWS)
+    w = outcome.mean + outcome.sd * rng.normal(mu[h], sd[h])
+    u = np.where(w > 0, np.sinh(np.maximum(w, 0)), w) if outcome.warp == "log" else w
+    return outcome.origin + outcome.scale * u
+
+
+@pytest.mark.parametrize("data_gradients", [False, True])
+@pytest.mark.parametrize(("d", "mix"), [(1, ("freeze_thaw",)), (2, ("data_size", "freeze_thaw")), (1, ())])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_recommendation_minimises_the_averaged_mean_at_the_target(d, mix, data_gradients, seed):
+    post = a_posterior(mix, d=d, n=9, H=3, seed=seed, data_gradients=data_gradients)
+    found = recommend(post, seed=5)
+    points = 4001 if d == 1 else 201
+    x, means = averaged_on_a_grid(post, points)
+    here = float(post.target_mean(found.x[None]).mean())
+    assert here <= float(means.min()) + 1e-9
+    # Between grid points the mean is lower by its curvature at most, which the grid's own differences bound.
+    nearest = means.min() - here
+    assert float(nearest) < 1e-3
+    assert found.mean == pytest.approx(here, rel=1e-9, abs=1e-9)
+    assert found.is_converged
+    best = x[means.argmin()]
+    close = (x - found.x).abs().amax(-1) < 2 / (points - 1)
+    assert close[means.argmin()] or float(means[close].min()) < float(means.min()) + 1e-6, (found.x, best)
+
+
+def test_few_starts_find_the_best_of_many_valleys():
+    post = a_posterior(("freeze_thaw",), d=1, n=14, H=3, seed=4, lengthscale=(0.04, 0.08))
+    x, means = averaged_on_a_grid(post, 4001)
+    inner = means[1:-1]
+    valleys = int(((inner < means[:-2]) & (inner < means[2:])).sum())
+    assert valleys >= 4
+    assert recommend(post, seed=0, restarts=4).x.item() == pytest.approx(x[means.argmin()].item(), abs=2e-3)
+
+
+def test_the_minimum_of_the_averaged_mean_is_not_that_of_a_single_sample():
+    post = a_posterior(("freeze_thaw",), d=1, n=9, H=3, seed=1)
+    points = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None]
+    each = points[post.target_mean(points).argmin(-1), 0]
+    found = recommend(post, seed=0)
+    assert (each - found.x).abs().min() > 1e-4
+
+
+@pytest.mark.parametrize("data_gradients", [False, True])
+def test_mean_sd_and_quantiles_are_those_of_the_mixture_over_samples(data_gradients):
+    post = a_posterior(("freeze_thaw",), d=2, n=8, H=4, seed=3, data_gradients=data_gradients)
+    found = recommend(post, seed=0, probabilities=(0.05, 0.31, 0.5, 0.95))
+    mu, sd = mixture(post, found.x)
+    assert mu.std() > 0.01  # the samples disagree, so that a mixture is not one of its members
+    assert found.mean == pytest.approx(mu.mean())
+    assert found.sd == pytest.approx(np.sqrt((sd**2 + mu**2).mean() - mu.mean() ** 2))
+    assert list(found.quantiles) == [0.05, 0.31, 0.5, 0.95]
+    for p, value in found.quantiles.items():
+        exact = brentq(lambda y, p=p: norm.cdf(y, mu, sd).mean() - p, -20, 20, xtol=1e-13)
+        assert value == pytest.approx(exact, abs=1e-8)
+
+
+@pytest.mark.parametrize("warp", ["none", "log"])
+def test_with_an_outcome_transform_the_same_x_is_valued_in_units_of_the_loss(warp):
+    losses = 3.0 + np.random.default_rng(2).lognormal(sigma=1.5, size=9)
+    outcome = fit_outcome(tensor(losses), warp=warp)
+    post = a_posterior(("freeze_thaw",), d=1, n=9, H=3, seed=2, y=outcome.forward(tensor(losses)))
+    plain, found = recommend(post, seed=0), recommend(post, seed=0, outcome=outcome)
+    assert torch.equal(found.x, plain.x)
+    mu, sd = mixture(post, found.x)
+    simulated = simulated_losses(outcome, mu, sd, seed=11)
+    assert abs(found.mean - simulated.mean()) < 4 * simulated.std() / DRAWS**0.5
+    squares = (simulated - found.mean) ** 2
+    assert abs(found.sd**2 - squares.mean()) < 4 * squares.std() / DRAWS**0.5
+    for p, value in found.quantiles.items():
+        assert abs((simulated < value).mean() - p) < 4 * (p * (1 - p) / DRAWS) ** 0.5
+
+
+def test_rows_of_gradients_move_the_recommendation():
+    """A valley between two equal values shows in the slopes only."""
+    model = Model(d=1, fidelity_kernels=("freeze_thaw",), has_gradients=True, mean_var=0.6)
+    theta = a_posterior(("freeze_thaw",), d=1, H=2, seed=0).theta
+    x = tensor([[0.2], [0.2], [0.8], [0.8]])
+    s = tensor([[1.0]] * 4)
+    part = torch.tensor([0, 1, 0, 1])
+    rows = Rows(x=x, s=s, part=part, noise_scale=torch.full((4,), 0.01, dtype=torch.float64))
+    downwards = condition(model, theta, rows, tensor([0.3, -4.0, 0.3, 1.0]))
+    upwards = condition(model, theta, rows, tensor([0.3, 4.0, 0.3, -1.0]))
+    assert 0.2 < recommend(downwards, seed=0).x.item() < 0.8
+    outside = recommend(upwards, seed=0).x.item()
+    assert outside < 0.2 or outside > 0.8
+
+
+def test_a_minimum_at_a_corner_of_the_cube_is_found_exactly():
+    corner = tensor([1.0, 0.0])
+    x = torch.cartesian_prod(*[torch.linspace(0, 1, 4, dtype=torch.float64)] * 2)
+    y = (x - corner).abs().sum(-1) * 1.7
+    post = a_posterior(("freeze_thaw",), d=2, n=16, H=2, seed=0, x=x, y=y, s=torch.ones(16, 1, dtype=torch.float64))
+    found = recommend(post, seed=0)
+    assert torch.equal(found.x, corner)
+    assert found.is_converged
+
+
+def test_the_same_seed_gives_the_same_recommendation_and_leaves_no_trace():
+    post = a_posterior(("freeze_thaw",), d=2, n=9, H=3, seed=1)
+    with unchanged_randomness():
+        first, second = recommend(post, seed=3), recommend(post, seed=3)
+    assert torch.equal(first.x, second.x)
+    assert (first.mean, first.sd, first.quantiles) == (second.mean, second.sd, second.quantiles)
+    assert recommend(post, seed=4).mean == pytest.approx(first.mean, abs=1e-6)  # another way to the same place
+    assert not first.x.requires_grad
+
+
+def test_the_number_of_threads_is_restored():
+    post = a_posterior(("freeze_thaw",), d=1, n=5, H=2, seed=1)
+    torch.set_num_threads(2)
+    try:
+        recommend(post, seed=0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.2, float("nan")])
+def test_a_probability_outside_0_and_1_is_an_error(p):
+    with pytest.raises(InputError, match="p="):
+        recommend(a_posterior(d=1), seed=0, probabilities=(0.5, p))
+
+
+@pytest.mark.parametrize("choices", [{"raw": 0}, {"restarts": 0}, {"restarts": -1}])
+def test_no_starts_are_an_error(choices):
+    (name, value) = next(iter(choices.items()))
+    with pytest.raises(InputError, match=f"{name}={value}"):
+        recommend(a_posterior(d=1), seed=random.Random(0).randrange(9), **choices)
+
+
+def test_a_trend_that_varies_with_x_is_an_error():
+    model = Model(d=1, fidelity_kernels=("freeze_thaw",), trend_dims=(0,))
+    plain = a_posterior(d=1)
+    post = condition(model, plain.theta, plain.rows, plain.y)
+    with pytest.raises(InputError, match="trend"):
+        recommend(post, seed=0)
