@@ -25,11 +25,9 @@ from dense_loss import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.autograd import gradcheck
 
 import takg.acquisition._loss
 from takg.acquisition import KnowledgeGradient, LossSimulator, TaKG, TaKGZero, TaKGZeroAsPrinted
-from takg.acquisition._loss import envelope_mean
 from takg.errors import InputError
 from takg.gp import Model, Rows, condition, value_rows
 
@@ -88,7 +86,7 @@ def test_a_single_observation_gives_the_exact_expectation_over_a_finite_set(mix,
     # With the minimisers of the mean in it, polishing the benchmark adds nothing to the set.
     lowest = an_acquisition(TaKG, post).simulator.minimisers.reshape(-1, 2)
     candidates = torch.cat([uniform(gen, 15, 2), lowest])
-    acquisition = an_acquisition(TaKG, post, candidates=candidates, lines=128, polish=0)
+    acquisition = an_acquisition(TaKG, post, candidates=candidates, draws=128, polish=0)
     truth = np.array([value_of_information(post, x[i], S[i], candidates.numpy(), with_own=True) for i in range(12)])
     best = truth.argsort()[-3:].copy()
     assert truth[best].min() > 3e-3
@@ -110,15 +108,15 @@ CASES = {
     ("design", "data_gradients", "at"), [("squared_exponential", False, [0.15, 0.45]), ("matern52", True, [0.15, 0.65])]
 )
 def test_estimates_over_the_whole_line_are_unbiased_and_precise(case, design, data_gradients, at):
-    """In the mean of many estimates to their standard error, and with many lines to 1e-3 of the posterior sd."""
+    """In the mean of many estimates to their standard error, and with many draws to 1e-3 of the posterior sd."""
     kind, S, zeros = CASES[case]
     post = a_posterior(design=design, seed=7, n=8, data_gradients=data_gradients)
     x, S = tensor(at)[:, None, None], tensor(S).expand(2, 1, -1, 1)
     truth = [value_of_information(post, x[i], S[i], grid(201), zeros=zeros) for i in range(2)]
     assert min(truth) > 3e-3
-    acquisition = an_acquisition(kind, post, lines=32, polish=8)
+    acquisition = an_acquisition(kind, post, draws=32, polish=8)
     assert_estimates_are_unbiased(acquisition, x, S, truth)
-    precise = torch.stack([acquisition.redrawn(k, lines=1024).gain(x, S).value for k in range(2)]).mean(0)
+    precise = torch.stack([acquisition.redrawn(k, draws=1024).gain(x, S).value for k in range(2)]).mean(0)
     for i in range(2):
         assert abs(precise[i] - truth[i]) < 1e-3 * target_sd(post, x[i, 0])
 
@@ -129,7 +127,7 @@ def test_two_fidelities_with_one_trace_are_unbiased(kind, zeros):
     post = a_posterior(("data_size", "freeze_thaw"), n=8, seed=7)
     x, S = tensor([[[0.15]]]), tensor([[[[0.45, 0.6]]]])
     truth = value_of_information(post, x[0], S[0], grid(201), zeros=zeros)
-    assert_estimates_are_unbiased(an_acquisition(kind, post, lines=32, polish=8), x, S, truth)
+    assert_estimates_are_unbiased(an_acquisition(kind, post, draws=32, polish=8), x, S, truth)
 
 
 @each_design
@@ -139,7 +137,7 @@ def test_gradients_in_the_observations_are_unbiased(design):
     truth = [value_of_information(post, x[i], S[i], grid(201), gradients=True) for i in range(2)]
     without = [value_of_information(post, x[i], S[i], grid(201)) for i in range(2)]
     assert all(truth > 1.01 * np.array(without))
-    acquisition = an_acquisition(TaKG, post, gradients=True, lines=32, polish=8)
+    acquisition = an_acquisition(TaKG, post, gradients=True, draws=32, polish=8)
     assert_estimates_are_unbiased(acquisition, x, S, truth)
 
 
@@ -147,7 +145,7 @@ def test_pairs_of_evaluations_are_unbiased():
     post = a_posterior(seed=5)
     x, S = tensor([[[0.05], [0.95]]]), tensor([[[[0.7]], [[0.4]]]])
     truth = value_of_information(post, x[0], S[0], grid(401))
-    assert_estimates_are_unbiased(an_acquisition(TaKG, post, lines=32, polish=8), x, S, truth)
+    assert_estimates_are_unbiased(an_acquisition(TaKG, post, draws=32, polish=8), x, S, truth)
 
 
 @pytest.mark.slow
@@ -155,7 +153,7 @@ def test_pairs_of_evaluations_beside_their_zeros_are_unbiased():
     post = a_posterior(seed=5)
     x, S = tensor([[[0.05], [0.95]]]), tensor([[[[0.7]], [[0.4]]]])
     truth = value_of_information(post, x[0], S[0], grid(101), zeros=0.0)  # four dimensions, known to about 1e-4
-    acquisition = an_acquisition(TaKGZero, post, lines=8, polish=8)
+    acquisition = an_acquisition(TaKGZero, post, draws=8, polish=8)
     draws = estimates(acquisition, x, S)
     assert draws.std() / ESTIMATES**0.5 > 2e-4
     assert_unbiased(draws, truth)
@@ -172,7 +170,7 @@ def test_outcomes_of_pending_evaluations_are_integrated_over(kind, zeros):
         for rows in (pending, None)
     )
     assert (abs(truth - alone) > 0.1 * alone).any()
-    acquisition = an_acquisition(kind, post, pending=pending, lines=32, polish=8)
+    acquisition = an_acquisition(kind, post, pending=pending, draws=32, polish=8)
     assert_estimates_are_unbiased(acquisition, x, S, truth)
 
 
@@ -182,8 +180,8 @@ def test_sobol_estimates_with_pending_evaluations_converge_like_others():
     x, S = tensor([[[0.05]]]), tensor([[[[0.6]]]])
     acquisition = an_acquisition(TaKGZero, post, pending=value_rows(tensor([[0.08]]), tensor([[0.9]])), polish=4)
     few, many = (
-        torch.stack([acquisition.redrawn(10 * k, lines=lines).gain(x, S).value for k in range(30)]).std()
-        for lines in (16, 1024)
+        torch.stack([acquisition.redrawn(10 * k, draws=draws).gain(x, S).value for k in range(30)]).std()
+        for draws in (16, 1024)
     )
     # Independent draws give 1/8; the ratio of two standard deviations of 30 draws is known to a factor 2.1 (p = 1e-4).
     assert many < 2.1 / 8 * few
@@ -192,7 +190,7 @@ def test_sobol_estimates_with_pending_evaluations_converge_like_others():
 def test_hyperparameter_samples_count_equally():
     post = a_posterior(H=3, seed=6)
     x, S = tensor([[[0.1]]]), tensor([[[[0.5]]]])
-    acquisition = an_acquisition(TaKG, post, lines=2048, polish=8)
+    acquisition = an_acquisition(TaKG, post, draws=2048, polish=8)
     gain = acquisition.gain(x, S)
     for h in range(3):
         theta = type(post.theta)(
@@ -228,7 +226,7 @@ def test_the_current_loss_is_the_smallest_mean(design, data_gradients):
 def test_the_current_loss_counts_on_pending_observations(method):
     post = a_posterior(seed=5)
     pending = value_rows(tensor([[0.08]]), tensor([[0.9]]))
-    simulator = LossSimulator(post, seed=0, pending=pending, lines=16, method=method)
+    simulator = LossSimulator(post, seed=0, pending=pending, draws=16, method=method)
     assert simulator.minimisers.shape == (2, 16, 1)
     draws = torch.stack([simulator.redrawn(10 * k).current_loss for k in range(ESTIMATES)])
     assert_unbiased(draws, loss(post, points_of(pending), grid(801)))
@@ -243,34 +241,7 @@ def test_the_benchmark_of_takg_is_the_current_loss(n_pending):
     torch.testing.assert_close(gain.benchmark.mean(), acquisition.simulator.current_loss, rtol=0, atol=1e-8)
 
 
-# The exact part
-
-
-@pytest.mark.parametrize("dims", [1, 2, 3, 6])
-@pytest.mark.parametrize("count", [1, 3, 5])
-def test_the_mean_of_an_envelope_is_its_integral(dims, count):
-    """|R| is the length of a normal vector, its sign is random."""
-    gen = generator(dims)
-    start, slope = 0.7 * uniform(gen, 40, count), uniform(gen, 40, count, low=-1.0)
-    start[:10, 0] -= 2.0  # one line far below the others
-    slope[10:20, -1] = slope[10:20, 0]  # parallel to another
-    start[15:20, -1] = start[15:20, 0]  # and the same
-    slope[20:22] = 0.0
-    r = np.linspace(-14, 14, 40_001)
-    density = abs(r) ** (dims - 1) * np.exp(-(r**2) / 2)
-    lowest = (start.numpy()[..., None] + slope.numpy()[..., None] * r).min(1)
-    expected = lowest @ (density / density.sum())
-    np.testing.assert_allclose(envelope_mean(start, slope, dims), expected, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("dims", [1, 3])
-def test_the_mean_of_an_envelope_has_its_own_derivative(dims):
-    gen = generator(3)
-    start, slope = uniform(gen, 5, 3).requires_grad_(), uniform(gen, 5, 3, low=-1.0).requires_grad_()
-    assert gradcheck(lambda a, b: envelope_mean(a, b, dims), (start, slope))
-
-
-# Every line gains
+# Every draw gains
 
 
 @laws
@@ -285,14 +256,14 @@ def test_the_mean_of_an_envelope_has_its_own_derivative(dims):
     has_candidates=st.booleans(),
     n_pending=st.integers(0, 2),
 )
-def test_no_line_of_outcomes_loses(seed, kind, mix, design, data_gradients, q, polish, has_candidates, n_pending):
+def test_no_pair_of_outcomes_loses(seed, kind, mix, design, data_gradients, q, polish, has_candidates, n_pending):
     post = a_posterior(mix, d=2, design=design, n=6, seed=seed, data_gradients=data_gradients)
     gen = generator(seed + 1)
     acquisition = an_acquisition(
         kind,
         post,
         polish=polish,
-        lines=4,
+        draws=4,
         candidates=uniform(gen, 4, 2) if has_candidates else None,
         pending=some_pending(post, n_pending, seed=seed),
         gradients=data_gradients,
@@ -326,16 +297,16 @@ def test_no_global_random_state_is_touched():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_redrawing_changes_lines_and_polish_on_request_and_draws_pending_outcomes_anew():
+def test_redrawing_changes_draws_and_polish_on_request_and_draws_pending_outcomes_anew():
     post = a_posterior(seed=5)
     x, S = tensor([[[0.04]]]), tensor([[[[0.7]]]])
-    acquisition = an_acquisition(TaKG, post, lines=4, polish=0, pending=some_pending(post))
+    acquisition = an_acquisition(TaKG, post, draws=4, polish=0, pending=some_pending(post))
     assert acquisition.gain(x, S).reduction.shape == (2, 1, 4)
-    more = acquisition.redrawn(0, lines=9, polish=5)
+    more = acquisition.redrawn(0, draws=9, polish=5)
     assert more.gain(x, S).reduction.shape == (2, 1, 9)
     assert (more.simulator.polish, acquisition.simulator.polish) == (5, 0)
     assert not torch.equal(acquisition.redrawn(5).gain(x, S).benchmark, acquisition.gain(x, S).benchmark)
-    same = an_acquisition(TaKG, post, lines=9, polish=5, pending=some_pending(post))
+    same = an_acquisition(TaKG, post, draws=9, polish=5, pending=some_pending(post))
     torch.testing.assert_close(more.gain(x, S).value, same.gain(x, S).value)
 
 
@@ -344,14 +315,14 @@ def test_pending_evaluations_can_be_added_one_after_the_other():
     x, S = tensor([[[0.04]]]), tensor([[[[0.7]]]])
     first, second = tensor([[0.3]]), tensor([[0.9]])
     S_first, S_second = tensor([[[0.5], [0.8]]]), tensor([[[0.2], [0.6]]])
-    acquisition = an_acquisition(TaKG, post, lines=64, polish=6, gradients=True)
+    acquisition = an_acquisition(TaKG, post, draws=64, polish=6, gradients=True)
     grown = acquisition.with_pending(first, S_first).with_pending(second, S_second)
     assert acquisition.simulator.pending is None
     assert grown.simulator.pending.x.flatten().tolist() == [0.3] * 4 + [0.9] * 4
     assert grown.simulator.pending.s.flatten().tolist() == [0.5, 0.5, 0.8, 0.8, 0.2, 0.2, 0.6, 0.6]
     assert grown.simulator.pending.part.tolist() == [0, 1] * 4
     assert (grown.simulator.pending.noise_scale == 1).all()
-    at_once = an_acquisition(TaKG, post, lines=64, polish=6, gradients=True, pending=grown.simulator.pending)
+    at_once = an_acquisition(TaKG, post, draws=64, polish=6, gradients=True, pending=grown.simulator.pending)
     torch.testing.assert_close(grown.gain(x, S).value, at_once.gain(x, S).value, rtol=1e-5, atol=1e-7)
 
 
@@ -368,7 +339,7 @@ def test_pending_nothing_changes_nothing(kind):
 def test_the_standard_error_is_that_of_independent_draws(method):
     post = a_posterior(H=3, seed=5)
     x, S = tensor([0.04, 0.9])[:, None, None], tensor([[0.7]]).expand(2, 1, 1, 1)
-    acquisition = an_acquisition(TaKG, post, lines=16, polish=4, method=method)
+    acquisition = an_acquisition(TaKG, post, draws=16, polish=4, method=method)
     gains = [acquisition.redrawn(k).gain(x, S) for k in range(120)]
     spread = torch.stack([gain.value for gain in gains]).std(0)
     said = torch.stack([gain.standard_error for gain in gains]).square().mean(0).sqrt()
@@ -382,7 +353,7 @@ def test_the_standard_error_is_that_of_independent_draws(method):
 
 def test_one_line_has_no_standard_error():
     post = a_posterior(seed=5)
-    gain = an_acquisition(TaKG, post, lines=1).gain(tensor([[[0.04]]]), tensor([[[[0.7]]]]))
+    gain = an_acquisition(TaKG, post, draws=1).gain(tensor([[[0.04]]]), tensor([[[[0.7]]]]))
     assert gain.standard_error.tolist() == [float("inf")]
 
 
@@ -434,7 +405,7 @@ def test_two_evaluations_with_a_common_zero_learn_it_once():
     """Seen twice without noise, it would make the covariance singular."""
     post = a_posterior(seed=5)
     x, S = tensor([[[0.3], [0.3]]]), tensor([[[[0.6]], [[0.6]]]])
-    gain = an_acquisition(TaKGZero, post, lines=1024, polish=8).gain(x, S)
+    gain = an_acquisition(TaKGZero, post, draws=1024, polish=8).gain(x, S)
     zero = points_of(value_rows(tensor([[0.3]]), tensor([[0.0]]), noise_scale=0.0))
     all_three = points_of(
         Rows(
@@ -467,8 +438,8 @@ def test_jitter_is_reported():
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"lines": 0}, "lines=0: expected at least 1"),
-        ({"lines": -3}, "lines=-3: expected at least 1"),
+        ({"draws": 0}, "draws=0: expected at least 1"),
+        ({"draws": -3}, "draws=-3: expected at least 1"),
         ({"polish": -1}, "polish=-1: expected at least 0"),
         ({"method": "latin"}, r"method='latin': expected one of \('monte_carlo', 'sobol'\)"),
         ({"candidates": torch.rand(4, 3, dtype=torch.float64)}, r"candidates has shape \(4, 3\).*expected \(g, 2\)"),
@@ -488,7 +459,7 @@ def test_settings_that_mean_nothing_are_refused(door, choices, message):
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"), [({"lines": 0}, "lines=0: expected"), ({"polish": -2}, "polish=-2: expected")]
+    ("choices", "message"), [({"draws": 0}, "draws=0: expected"), ({"polish": -2}, "polish=-2: expected")]
 )
 def test_redrawing_checks_its_settings_too(choices, message):
     acquisition = an_acquisition(TaKG, a_posterior())

@@ -124,7 +124,7 @@ def test_the_gradient_by_x_and_every_fidelity_is_that_of_the_value(case, kind, d
     acquisition = an_acquisition(
         kind,
         post,
-        lines=10,
+        draws=10,
         polish=12,
         gradients=has_gradients,
         pending=value_rows(uniform(gen, 2, 2), uniform(gen, 2, len(mix))) if choices["is_pending"] else None,
@@ -138,7 +138,7 @@ def test_the_gradient_by_x_and_every_fidelity_is_that_of_the_value(case, kind, d
 @each_design
 def test_the_gradient_at_the_ends_of_a_fidelity_is_one_sided(kind, s, side, design):
     post = a_posterior(n=8, design=design, seed=7)
-    acquisition = an_acquisition(kind, post, lines=48, polish=20, candidates=torch.as_tensor(grid(41)))
+    acquisition = an_acquisition(kind, post, draws=48, polish=20, candidates=torch.as_tensor(grid(41)))
     h = 2e-4 * side
     assert_gradient_is_unbiased(
         acquisition, tensor([[0.15]]), tensor([[[s]]]), [0.0, h, 2 * h], [-1.5 / h, 2 / h, -0.5 / h]
@@ -182,7 +182,7 @@ def test_the_mean_stochastic_gradient_is_that_of_the_exact_value(case):
     flat = np.concatenate([x.ravel(), S.ravel()])
     truth = np.array([(value(flat + h * move) - value(flat - h * move)) / (2 * h) for move in np.eye(len(flat))])
     choices = {name: known[name] for name in ("gradients", "pending") if name in known}
-    acquisition = an_acquisition(kind, post, lines=32, polish=10, method="monte_carlo", **choices)
+    acquisition = an_acquisition(kind, post, draws=32, polish=10, method="monte_carlo", **choices)
     draws = []
     for k in range(40):
         leaves = torch.tensor(x)[None].requires_grad_(), torch.tensor(S)[None].requires_grad_()
@@ -232,7 +232,7 @@ def test_any_evaluation_is_worth_something(seed, kind, mix, design, l):
     post = a_posterior(mix, d=2, design=design, seed=seed)
     gen = generator(seed)
     # Next to the minimisers of the mean, where the smallest news moves a minimum.
-    acquisition = an_acquisition(kind, post, lines=16, polish=4)
+    acquisition = an_acquisition(kind, post, draws=16, polish=4)
     x = (acquisition.simulator.minimisers[:1, 0] + uniform(gen, 1, 2, low=-0.1, high=0.1)).clamp(0, 1)
     assert acquisition.gain(x[None], a_set(gen, mix, l, 1, 1)).value > 1e-9
 
@@ -278,7 +278,7 @@ def test_0_avoidance_is_continuous_only_if_the_zeros_are_seen_without_noise(kind
     x = tensor([[[0.45]]])
     fidelities = [0.2, 0.02, 1e-4]
     truth = [value_of_information(post, [[0.45]], [[[s]]], grid(401), zeros=zeros) for s in fidelities]
-    acquisition = an_acquisition(kind, post, lines=512, polish=10)
+    acquisition = an_acquisition(kind, post, draws=512, polish=10)
     for s, exact in zip(fidelities, truth, strict=True):
         draws = [float(acquisition.redrawn(k).gain(x, tensor([[[[s]]]])).value) for k in range(8)]
         # 4 standard errors of 8 draws are exceeded with a probability of 5e-3; the rest is for the grid.
@@ -294,7 +294,7 @@ def test_0_avoidance_is_continuous_only_if_the_zeros_are_seen_without_noise(kind
 
 def test_0_avoidance_is_continuous_in_each_of_two_fidelities():
     post = a_posterior(("data_size", "freeze_thaw"), seed=7, n=8)
-    acquisition = an_acquisition(TaKGZero, post, lines=64, polish=8)
+    acquisition = an_acquisition(TaKGZero, post, draws=64, polish=8)
     for j in range(2):
         S = tensor([[0.55, 0.65]]).repeat(4, 1)
         S[1:, j] = tensor([1e-2, 1e-4, 1e-6])
@@ -322,7 +322,7 @@ def test_more_fidelities_are_never_worth_less(seed, kind, mix, l):
     S = a_set(gen, mix, l, 1, 1)
     fewer = S.clone()
     fewer[..., 0, :] = S[..., 1, :]
-    acquisition = an_acquisition(kind, post, lines=64, polish=4)
+    acquisition = an_acquisition(kind, post, draws=64, polish=4)
     x = (acquisition.simulator.minimisers[:1, :1] + uniform(gen, 1, 1, 2, low=-0.2, high=0.2)).clamp(0, 1)
     more = acquisition.gain(x, S).reduction - acquisition.gain(x, fewer).reduction  # (H, 1, M)
     standard_error = (more.var(-1) / more.shape[-1]).mean() ** 0.5 / more.shape[0] ** 0.5
@@ -332,7 +332,7 @@ def test_more_fidelities_are_never_worth_less(seed, kind, mix, l):
 @each_kind
 def test_a_fidelity_that_is_repeated_counts_once(kind):
     post = a_posterior(seed=7, n=8)
-    acquisition = an_acquisition(kind, post, lines=256, polish=6)
+    acquisition = an_acquisition(kind, post, draws=256, polish=6)
     x = tensor([[[0.15]]])
     once, twice = (acquisition.gain(x, tensor([[[[0.7]] * k]])) for k in (1, 2))
     assert abs(once.value - twice.value) < 4 * combined(once, twice)
@@ -344,7 +344,7 @@ def test_the_order_of_fidelities_is_of_no_matter(kind):
     post = a_posterior(mix, d=2, seed=4)
     gen = generator(5)
     x, S = uniform(gen, 6, 1, 2), a_set(gen, mix, 3, 6, 1)
-    acquisition = an_acquisition(kind, post, lines=64, polish=6)
+    acquisition = an_acquisition(kind, post, draws=64, polish=6)
     one, other = acquisition.gain(x, S), acquisition.gain(x, S[..., [2, 0, 1], :])
     assert ((one.value - other.value).abs() < 4 * combined(one, other) + 1e-12).all()
 
@@ -355,7 +355,7 @@ def test_the_order_within_a_batch_is_of_no_matter(kind):
     post = a_posterior(mix, d=2, seed=4)
     gen = generator(6)
     x, S = uniform(gen, 6, 3, 2), a_set(gen, mix, 1, 6, 3)
-    acquisition = an_acquisition(kind, post, lines=64, polish=6)
+    acquisition = an_acquisition(kind, post, draws=64, polish=6)
     order = [1, 2, 0]
     one, other = acquisition.evaluate_joint(x, S), acquisition.evaluate_joint(x[:, order], S[:, order])
     standard_error = (one.standard_error**2 + other.standard_error**2).sqrt()
@@ -368,7 +368,7 @@ def test_two_evaluations_are_worth_at_least_each_of_them(kind):
     post = a_posterior(d=2, seed=4)
     gen = generator(8)
     x, S = uniform(gen, 6, 2, 2), a_set(gen, ("freeze_thaw",), 1, 6, 2)
-    acquisition = an_acquisition(kind, post, lines=64, polish=6)
+    acquisition = an_acquisition(kind, post, draws=64, polish=6)
     both = acquisition.gain(x, S)
     for i in range(2):
         one = acquisition.gain(x[:, i : i + 1], S[:, i : i + 1])
@@ -412,7 +412,7 @@ def test_gradients_to_be_observed_that_are_all_noise_change_nothing(kind):
     post = a_posterior(seed=7, n=8, gradients=True)
     post = replace(post, theta=replace(post.theta, gradient_noise_var=tensor([1e12, 1e12])))
     x, S = tensor([0.15, 0.5])[:, None, None], tensor([[0.4], [0.7]]).expand(2, 1, 2, 1)
-    one, other = (an_acquisition(kind, post, lines=256, polish=6, gradients=flag).gain(x, S) for flag in (False, True))
+    one, other = (an_acquisition(kind, post, draws=256, polish=6, gradients=flag).gain(x, S) for flag in (False, True))
     assert ((one.value - other.value).abs() < 4 * combined(one, other)).all()
 
 
@@ -420,7 +420,7 @@ def test_gradients_to_be_observed_are_worth_something():
     post = a_posterior(d=2, seed=4, gradients=True)
     gen = generator(12)
     x, S = uniform(gen, 6, 1, 2), a_set(gen, ("freeze_thaw",), 1, 6, 1)
-    one, other = (an_acquisition(TaKG, post, lines=128, polish=6, gradients=flag).gain(x, S) for flag in (False, True))
+    one, other = (an_acquisition(TaKG, post, draws=128, polish=6, gradients=flag).gain(x, S) for flag in (False, True))
     assert (other.value > one.value - 4 * combined(one, other)).all()
     assert (other.value > one.value + 4 * combined(one, other)).any()
 
@@ -537,7 +537,7 @@ def test_the_knowledge_gradient_is_exact_with_and_without_derivatives(design, gr
     post = a_posterior((), design=design, seed=7, n=8, data_gradients=gradients)
     x, S = tensor([0.08, 0.19])[:, None], torch.empty(2, 1, 0, dtype=torch.float64)
     truth = [value_of_information(post, x[i : i + 1], S[i : i + 1], grid(401), gradients=gradients) for i in range(2)]
-    acquisition = KnowledgeGradient(post, seed=0, gradients=gradients, lines=64, polish=8, method="monte_carlo")
+    acquisition = KnowledgeGradient(post, seed=0, gradients=gradients, draws=64, polish=8, method="monte_carlo")
     draws = np.array([acquisition.redrawn(k).evaluate(x, S).value.numpy() for k in range(50)])
     error, standard_error = draws.mean(0) - truth, draws.std(0, ddof=1) / 50**0.5
     assert min(truth) > 1e-3

@@ -60,9 +60,11 @@ def test_nothing_stays_in_a_basket_of_size_0():
 
 
 @laws
-@given(size=st.integers(1, 4), values=st.lists(st.floats(0, 1), min_size=5, max_size=5, unique=True), n=st.integers(1, 9))
+@given(
+    size=st.integers(1, 4), values=st.lists(st.floats(0, 1), min_size=5, max_size=5, unique=True), n=st.integers(1, 9)
+)
 def test_a_series_of_runs_leaves_the_most_valuable_in_the_order_of_their_start(size, values, n):
-    value_of = {k: values[k % 5] + 10 * (k // 5) * (-1) ** k for k in range(n)}  # distinct
+    value_of = {k: values[k % 5] + 10 * (k // 5) * (-1) ** k for k in range(n)}
     basket, expected = Basket(size=size), []
     for k in range(n):
         present = [*numbers(basket), k]

@@ -1,5 +1,6 @@
 """Runs that may be continued: at most b of them, the least valuable dropped first; docs/paper.md#warm-start."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,8 @@ class Basket:
         """
         if len(values) != len(self.entries) + 1:
             raise InputError(f"values has {len(values)} entries; expected {len(self.entries) + 1}, the new run's last")
+        if any(math.isnan(value) for value in values):
+            raise InputError(f"values={list(values)}: expected numbers that can be compared, without NaN")
         entries = (*self.entries, (x, s))
         if len(entries) <= self.size:
             return Basket(entries=entries, size=self.size), None

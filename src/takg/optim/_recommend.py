@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from takg.errors import InputError
 from takg.gp import OutcomeTransform, Posterior, folded_target_mean
 from takg.numerics import minimise, sobol_points, threads_for
 
@@ -33,7 +34,10 @@ def recommend(
 
     Args:
         outcome: the transform that the outputs went through; without it, results are in the model's units.
+        raw, restarts: points at which the mean is first looked at, beside the data's x, and how many are polished.
     """
+    if raw < 1 or restarts < 1:
+        raise InputError(f"raw={raw}, restarts={restarts}: expected at least 1 of each")
     outcome = outcome or _IDENTITY
     mean = folded_target_mean(post)
     with threads_for(post.n), torch.no_grad():
