@@ -2,6 +2,7 @@
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
 
 import torch
@@ -27,7 +28,7 @@ class Valuation(NamedTuple):
     jitter: float
 
 
-class Acquisition:
+class Acquisition(ABC):
     """Value of information per unit of cost; children say what the benchmark knows.
 
     Args:
@@ -63,9 +64,9 @@ class Acquisition:
             post, seed=seed, pending=pending, candidates=candidates, draws=draws, polish=polish, method=method
         )
 
+    @abstractmethod
     def observations(self, x: Tensor, S: Tensor) -> Observations:
         """What evaluating x (B, q, d) at S (B, q, l, m) would show, benchmark first."""
-        raise NotImplementedError
 
     def redrawn(self, seed: int, *, draws: int | None = None, polish: int | None = None) -> Self:
         """The same acquisition function under fresh draws."""

@@ -21,7 +21,8 @@ from takg.optim._region import Choice, Region, Runs, runs_of
 
 METHODS = ("sample_average", "stochastic")
 _SCREEN_SAMPLES, _SCREEN_DRAWS, _SCREEN_IN_ALL = 5, 2, 20  # few samples need more draws to find the right hill
-_ROUNDS, _PARENTS, _BRED = 3, 40, 200  # of breeding starts
+_ROUNDS, _PARENTS = 3, 40  # of breeding starts
+_FAR, _NEAR = 0.25, 0.05  # how far apart starts are, on the cube's edges
 _STAGES = ((1.0, 10), (0.4, 15), (0.25, None))  # share of the starts that go on, and for how many passes
 _STEPS_BESIDE = (0.003, 0.1)  # how far from the data's x to start beside them
 _LAST = 3  # starts that always go on
@@ -190,15 +191,12 @@ def _starts(
     cold = torch.cat(points)
     draws = max(_SCREEN_DRAWS, _SCREEN_IN_ALL // acquisition.post.theta.H)
     coarse = acquisition.thinned(_SCREEN_SAMPLES, draws=draws, polish=0)
-    cold = _bred(coarse, region, cold, settings.raw // 2, seed)
+    cold, score = _bred(coarse, region, cold, settings.raw // 2, seed)
+    cold = cold[_spread_out(score, cold, settings.restarts)]
     new = region.new_runs(len(cold), 1)
-    best = _spread_out(_scores(coarse, region, cold, new), cold, settings.restarts)
     old = runs_of(basket, region)
     warm = _basket_starts(coarse, region, old)
-    return (
-        Runs(torch.cat([old.x, new.x[best]]), torch.cat([old.s, new.s[best]])),
-        torch.cat([warm, cold[best]]),
-    )
+    return Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])), torch.cat([warm, cold])
 
 
 def _scores(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
@@ -219,8 +217,8 @@ def _basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tenso
     return z.reshape(count, rungs, region.p)[torch.arange(count), best]
 
 
-def _bred(acquisition: Acquisition, region: Region, z: Tensor, count: int, seed: int) -> Tensor:
-    """Points of the cube and, in a few rounds, mutants of the best of them.
+def _bred(acquisition: Acquisition, region: Region, z: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Points of the cube and, in a few rounds, mutants of the best of them; and the score of each.
 
     With little noise the value is high in narrow places, which gradients do not see from afar.
     """
@@ -236,7 +234,7 @@ def _bred(acquisition: Acquisition, region: Region, z: Tensor, count: int, seed:
         children = (parents + size * moves * noise).clamp(0, 1)
         z = torch.cat([z, children])
         score = torch.cat([score, _scores(acquisition, region, children, region.new_runs(count, 1))])
-    return z[score.topk(min(_BRED, len(z))).indices]
+    return z, score
 
 
 def _incumbents(acquisition: Acquisition, region: Region) -> Tensor:
@@ -260,15 +258,22 @@ def _beside_data(acquisition: Acquisition, region: Region, count: int, seed: int
 
 
 def _spread_out(score: Tensor, z: Tensor, count: int) -> Tensor:
-    """Indices of the best points that are not next to a better one already chosen."""
-    order = score.argsort(descending=True).tolist()
+    """Indices of the best points that are not next to a better one already chosen.
+
+    Half of them keep far apart: the scores are rough, and the highest places they show may all be on one hill.
+    """
     chosen: list[int] = []
-    for i in order:
-        if len(chosen) == count:
-            break
-        if all(float((z[i] - z[j]).abs().max()) > 0.05 for j in chosen):
+    for radius, limit in ((_FAR, count // 2), (_NEAR, count), (-1.0, count)):  # the last takes anything
+        is_free = torch.ones(len(z), dtype=torch.bool)
+        is_free[chosen] = False
+        for i in chosen:
+            is_free &= (z - z[i]).abs().amax(-1) > radius
+        while len(chosen) < limit and is_free.any():
+            i = int(score.masked_fill(~is_free, -torch.inf).argmax())
             chosen.append(i)
-    return torch.tensor((chosen + [i for i in order if i not in set(chosen)])[:count])
+            is_free &= (z - z[i]).abs().amax(-1) > radius
+            is_free[i] = False
+    return torch.tensor(chosen)
 
 
 def _value_parts(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
