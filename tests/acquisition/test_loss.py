@@ -225,11 +225,11 @@ def test_the_current_loss_is_the_smallest_mean(design, data_gradients):
 @each_method
 def test_the_current_loss_counts_on_pending_observations(method):
     post = a_posterior(seed=5)
-    pending = value_rows(tensor([[0.08]]), tensor([[0.9]]))
-    simulator = LossSimulator(post, seed=0, pending=pending, draws=16, method=method)
-    assert simulator.minimisers.shape == (2, 16, 1)
+    pending = value_rows(tensor([[0.08], [0.2]]), tensor([[0.9], [0.5]]))  # not independent of each other
+    simulator = LossSimulator(post, seed=0, pending=pending, draws=32, method=method)
+    assert simulator.minimisers.shape == (2, 32, 1)
     draws = torch.stack([simulator.redrawn(10 * k).current_loss for k in range(ESTIMATES)])
-    assert_unbiased(draws, loss(post, points_of(pending), grid(801)))
+    assert_unbiased(draws, loss(post, points_of(pending), grid(401)))
     assert draws.mean() < LossSimulator(post, seed=0).current_loss - 0.01
 
 
@@ -310,6 +310,22 @@ def test_redrawing_changes_draws_and_polish_on_request_and_draws_pending_outcome
     torch.testing.assert_close(more.gain(x, S).value, same.gain(x, S).value)
 
 
+@pytest.mark.parametrize("n_pending", [0, 1])
+def test_a_thinned_acquisition_keeps_the_first_samples(n_pending):
+    post = a_posterior(H=3, seed=5)
+    x, S = tensor([[[0.04]]]), tensor([[[[0.7]]]])
+    acquisition = an_acquisition(TaKGZero, post, draws=16, polish=5, pending=some_pending(post, n_pending))
+    thinned = acquisition.thinned(2, draws=4, polish=3)
+    assert thinned.gain(x, S).reduction.shape == (2, 1, 4)
+    assert (thinned.post.theta.H, acquisition.post.theta.H) == (2, 3)
+    assert (thinned.simulator.polish, acquisition.simulator.polish) == (3, 5)
+    assert torch.equal(thinned.simulator.candidates, acquisition.simulator.candidates)
+    precise = acquisition.thinned(2, draws=1024, polish=5).gain(x, S)
+    pending = some_pending(post, n_pending)
+    truth = value_of_information(post.thinned(2), x[0], S[0], grid(201), zeros=0.0, pending=pending)
+    assert abs(precise.value - truth) < 4 * precise.standard_error + 1e-4
+
+
 def test_pending_evaluations_can_be_added_one_after_the_other():
     post = a_posterior(seed=5, gradients=True)
     x, S = tensor([[[0.04]]]), tensor([[[[0.7]]]])
@@ -351,7 +367,7 @@ def test_the_standard_error_is_that_of_independent_draws(method):
     assert not gains[0].standard_error.requires_grad
 
 
-def test_one_line_has_no_standard_error():
+def test_one_draw_has_no_standard_error():
     post = a_posterior(seed=5)
     gain = an_acquisition(TaKG, post, draws=1).gain(tensor([[[0.04]]]), tensor([[[[0.7]]]]))
     assert gain.standard_error.tolist() == [float("inf")]

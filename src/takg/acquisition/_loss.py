@@ -253,7 +253,6 @@ class LossSimulator:
         self._candidate_base = base
         starts = G[base.argmin(-1)]  # (H, M or 1, d)
         self._floor = self._sums(self._base_weights, self._base_offset).minimise(starts, passes=20)
-        self._floor_features = self._features(self._floor.x)  # (H, M or 1, slots)
 
     def _features(self, x_new: Tensor) -> Tensor:
         """k_x(x', slot), points that differ between samples: (H, ..., c, d) -> (H, ..., c, slots)."""

@@ -27,8 +27,10 @@ _STAGES = ((1.0, 10), (0.4, 15), (0.25, None))  # share of the starts that go on
 _STEPS_BESIDE = (0.003, 0.1)  # how far from the data's x to start beside them
 _LAST = 3  # starts that always go on
 _FINALISTS = 6  # ends that are valued with more draws
+_ROUNDING = 1e-9  # by which what can be run may miss where a run stands
 _TINY = 1e-300  # a value of information of 0 has no logarithm
 _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stochastic steps, and their limits
+_BASKET_RUNGS, _BASKET_SHARES = (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0), (0.4, 0.95)
 _RUNGS = (0.2, 0.4, 0.7, 1.0)  # where on the cube's edge the incumbents are tried as starts
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
@@ -52,7 +54,7 @@ class Suggestion:
     unconverged: int  # inner problems of the last valuation that were not solved to tolerance
     problem_values: tuple[float, ...]  # the best value of each basket entry, then that of the cold start
     history: Tensor  # of the best restart, value after each pass (stochastic: gradient norm)
-    winners: Tensor  # (k, q p), good points to start from next time
+    winners: Tensor  # (k, p), good points to start from next time
 
     @property
     def s(self) -> Tensor:
@@ -105,6 +107,10 @@ def maximise(
     if region.d != acquisition.post.model.d or region.m != acquisition.post.model.m:
         model = acquisition.post.model
         raise InputError(f"region has d={region.d}, m={region.m}; expected d={model.d}, m={model.m} as the model")
+    if set(region.trace_dims) != set(acquisition.trace_dims):
+        raise InputError(f"region.trace_dims={region.trace_dims}: expected {acquisition.trace_dims} as acquisition")
+    if winners is not None and (winners.ndim != 2 or winners.shape[1] != region.p or winners.dtype != torch.float64):
+        raise InputError(f"winners has shape {tuple(winners.shape)}, {winners.dtype}; expected (k, {region.p})")
     settings = _Settings(method, restarts, raw, passes, final_draws, in_stages)
     with threads_for(acquisition.post.n):
         if q == 1:
@@ -186,16 +192,16 @@ def _starts(
     """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
     points = [sobol_points(settings.raw, region.p, seed=seed), _incumbents(acquisition, region)]
     points.append(_beside_data(acquisition, region, settings.raw, seed))
-    if winners is not None and winners.shape[-1] == region.p:
+    if winners is not None:
         points.append(winners)
     cold = torch.cat(points)
     draws = max(_SCREEN_DRAWS, _SCREEN_IN_ALL // acquisition.post.theta.H)
     coarse = acquisition.thinned(_SCREEN_SAMPLES, draws=draws, polish=0)
-    cold, score = _bred(coarse, region, cold, settings.raw // 2, seed)
+    cold, score = _bred(coarse, region, cold, max(1, settings.raw // 2), seed)
     cold = cold[_spread_out(score, cold, settings.restarts)]
     new = region.new_runs(len(cold), 1)
     old = runs_of(basket, region)
-    warm = _basket_starts(coarse, region, old)
+    warm = _basket_starts(acquisition, region, old)
     return Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])), torch.cat([warm, cold])
 
 
@@ -205,16 +211,20 @@ def _scores(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> 
 
 
 def _basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor:
-    """The best of a few steps up from where each run stands, (basket, p)."""
-    rungs, count = len(_RUNGS), len(old.x)
-    ladder = torch.full((rungs, region.p), 0.5, dtype=torch.float64)
-    ladder[:, region.d : region.d + region.m] = torch.tensor(_RUNGS, dtype=torch.float64)[:, None]
-    runs = Runs(old.x.repeat_interleave(rungs, 0), old.s.repeat_interleave(rungs, 0))
+    """The best of many steps up from where each run stands, (basket, p): a run has this one start only."""
+    count, ways = len(old.x), _BASKET_SHARES if region.kept > 1 else _BASKET_SHARES[:1]
+    rungs = [
+        [rung] * (region.d + region.m) + [share] * (region.p - region.d - region.m)
+        for rung in _BASKET_RUNGS
+        for share in ways
+    ]
+    ladder = torch.tensor(rungs, dtype=torch.float64)  # (rungs, p); the bounds replace x
+    runs = Runs(old.x.repeat_interleave(len(ladder), 0), old.s.repeat_interleave(len(ladder), 0))
     z = ladder.repeat(count, 1).clamp(*region.bounds(runs))
     if count == 0:
         return z
-    best = _scores(acquisition, region, z, runs).reshape(count, rungs).argmax(-1)
-    return z.reshape(count, rungs, region.p)[torch.arange(count), best]
+    best = _scores(acquisition, region, z, runs).reshape(count, -1).argmax(-1)
+    return z.reshape(count, -1, region.p)[torch.arange(count), best]
 
 
 def _bred(acquisition: Acquisition, region: Region, z: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -393,7 +403,7 @@ def _best(
     winner = int(values.argmax())
     x, S, one = choice.x[winner], choice.S[winner], _member(valuation, winner)
     if snap is not None:
-        x, S, one = _snapped(exact, snap, x, S, runs.s[winner])
+        x, S, one = _snapped(exact, snap, x, S, Runs(runs.x[winner], runs.s[winner]))
     is_cold = torch.tensor([all(j is None for j in source) for source in sources])
     in_basket = {
         source[0]: float(value) for source, value in zip(sources, values, strict=True) if source[0] is not None
@@ -408,7 +418,7 @@ def _best(
         voi=float(one.voi),
         cost=float(one.cost),
         is_converged=bool(ends.is_converged[winner]),
-        unconverged=valuation.unconverged,
+        unconverged=one.unconverged,
         problem_values=(*(in_basket[j] for j in sorted(in_basket)), best_cold),
         history=ends.history[winner],
         winners=ends.z[is_cold][values[is_cold].argsort(descending=True)[:4]],
@@ -425,17 +435,25 @@ def _finalists(ends: _Ascent, runs: Runs, sources: Sequence[Source]) -> tuple[_A
 
 
 def _snapped(
-    acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, s_from: Tensor
+    acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, runs: Runs
 ) -> tuple[Tensor, Tensor, Valuation]:
-    """The best of what can be run next to (x, S), by value."""
+    """The best of what can be run next to (x, S), by value; runs to be continued keep their x and do go on."""
     xs, Ss = snap(x, S)
     if xs.ndim != 3 or Ss.ndim != 4 or len(xs) == 0 or xs.shape[1:] != x.shape or Ss.shape != (len(xs), *S.shape):
         raise InputError(
             f"snap returned shapes {tuple(xs.shape)} and {tuple(Ss.shape)}; expected k >= 1 neighbours, "
             f"(k, {', '.join(map(str, x.shape))}) and (k, {', '.join(map(str, S.shape))})"
         )
+    is_new = runs.x.isnan().any(-1)  # (q,)
+    gap = Ss - runs.s[:, None, :]  # (k, q, l, m), NaN for new runs
+    is_there = (xs - runs.x).abs().amax(-1) <= _ROUNDING
+    goes_on = is_there & (gap >= -_ROUNDING).all((-2, -1)) & (gap > _ROUNDING).any((-2, -1))
+    is_possible = (is_new | goes_on).all(-1)
+    if not is_possible.any():
+        raise InputError(f"snap returned {len(xs)} neighbours, none of which goes on from s={runs.s[~is_new].tolist()}")
+    xs, Ss = xs[is_possible], Ss[is_possible]
     with torch.no_grad():
-        valuation = acquisition.evaluate_joint(xs, Ss, s_from=s_from.expand(len(xs), *s_from.shape))
+        valuation = acquisition.evaluate_joint(xs, Ss, s_from=runs.s.expand(len(xs), *runs.s.shape))
     best = int(valuation.value.argmax())
     return xs[best], Ss[best], _member(valuation, best)
 
