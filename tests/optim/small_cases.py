@@ -108,7 +108,7 @@ def brute_force(acquisition, l, *, x=None, s_from=None, rounds=3, points=(21, 13
     Each round spans two steps of the grid before it either way.
     """
     spans = [(0.0, 1.0) if x is None else (x, x), (s_from or 0.0, 1.0), *[(0.0, 0.95)] * (l - 1)]
-    counts = [points[0] if x is None else 1, points[1], *[points[2]] * (l - 1)]
+    counts = [points[0] if x is None else 1, points[1], *points[2:] * (l - 1)]
     limits = list(spans)
     found = None
     for _ in range(rounds):

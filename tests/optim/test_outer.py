@@ -93,10 +93,10 @@ def landscape():
     """Three hills of x, and what brute force says of them for l = 1 and 2."""
     post = a_posterior(n=6, seed=6)
     acquisition = an_acquisition(post)
-    many = acquisition.redrawn(11, draws=1024, polish=6)
+    many = acquisition.redrawn(11, draws=512, polish=6)
     best = {}
-    for l, points in ((1, (41, 25, 0)), (2, (15, 9, 5))):
-        _, x, S = brute_force(acquisition.redrawn(5, draws=64, polish=4), l, points=points)
+    for l, points in ((1, (25, 17)), (2, (13, 9, 5))):
+        _, x, S = brute_force(acquisition.redrawn(5, draws=48, polish=4), l, points=points)
         best[l] = valued(many, x[None], S[None])
     return post, many, best
 
@@ -119,11 +119,11 @@ def test_the_maximiser_that_brute_force_finds_is_found(landscape, method, l):
     post, many, best = landscape
     region = Region(d=1, m=1, trace_dims=(0,), retained=l)
     effort = {"draws": 32} if method == "sample_average" else {}
-    passes = 30 if method == "sample_average" else 60
+    restarts, passes = {1: 5, 2: 8}[l], {"sample_average": 25, "stochastic": 40}[method]
     ratios = []
     for seed in range(20):
         acquisition = an_acquisition(post, seed=seed, **effort)
-        found = maximise(acquisition, region, seed=seed, method=method, restarts=8, raw=128, passes=passes)
+        found = maximise(acquisition, region, seed=seed, method=method, restarts=restarts, raw=128, passes=passes)
         ratios.append(valued(many, found.x, found.S) / best[l])
     assert sum(ratio > 0.98 for ratio in ratios) >= 19, sorted(ratios)
     assert max(ratios) < 1.01  # or brute force missed it
@@ -278,11 +278,11 @@ def test_every_run_is_worth_what_brute_force_says_and_the_best_is_suggested(seve
     region = Region(d=1, m=1, trace_dims=(0,), retained=l)
     found = maximise(acquisition, region, seed=1, basket=basket, restarts=8, raw=128, passes=40, final_draws=2048)
     assert len(found.problem_values) == len(basket) + 1
-    rough, many = acquisition.redrawn(5, draws=256, polish=6), acquisition.redrawn(6, draws=2048, polish=6)
+    rough, many = acquisition.redrawn(5, draws=64, polish=6), acquisition.redrawn(6, draws=2048, polish=6)
     starts = [(x.item(), s.item()) for x, s in basket]
     for (x, s), value in zip([*starts, (None, None)], found.problem_values, strict=True):
-        points = (21, 13, 5) if x is None else (1, 41, 9)
-        _, at, S = brute_force(rough if x is not None else acquisition, l, x=x, s_from=s, points=points)
+        points = (13, 9, 5) if x is None else (1, 25, 5)
+        _, at, S = brute_force(rough, l, x=x, s_from=s, points=points)
         with torch.no_grad():
             best = many.evaluate(at, S, s_from=None if s is None else tensor([s]))
         assert abs(value - best.value) < 4 * 2**0.5 * best.standard_error + 0.02 * best.value, (x, s)
@@ -291,15 +291,16 @@ def test_every_run_is_worth_what_brute_force_says_and_the_best_is_suggested(seve
     assert found.value == pytest.approx(max(found.problem_values))
 
 
+@pytest.mark.slow
 def test_every_problem_is_solved_as_if_it_were_alone(several_runs):
     post, basket = several_runs
     acquisition = an_acquisition(post, draws=16)
-    choices = {"seed": 2, "restarts": 6, "raw": 64, "passes": 60, "in_stages": False}
+    choices = {"seed": 2, "restarts": 5, "raw": 64, "passes": 40, "in_stages": False}
     together = maximise(acquisition, TRACE, basket=basket, **choices)
-    alone = [maximise(acquisition, TRACE, basket=[run], **choices).problem_values for run in basket]
+    alone = [maximise(acquisition, TRACE, basket=[run], **choices).problem_values for run in basket[:3]]
     none = maximise(acquisition, TRACE, **choices)
-    assert together.problem_values[:-1] == pytest.approx([one[0] for one in alone], rel=1e-3)
-    assert [one[1] for one in alone] == pytest.approx([none.value] * len(basket), rel=1e-3)
+    assert together.problem_values[:3] == pytest.approx([one[0] for one in alone], rel=1e-3)
+    assert [one[1] for one in alone] == pytest.approx([none.value] * 3, rel=1e-3)
     assert together.problem_values[-1] == pytest.approx(none.value, rel=1e-3)
     assert none.problem_values == (none.value,)
     shuffled = maximise(acquisition, TRACE, basket=[basket[j] for j in (3, 0, 4, 1, 2)], **choices)
@@ -307,6 +308,7 @@ def test_every_problem_is_solved_as_if_it_were_alone(several_runs):
     assert shuffled.problem_values == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_giving_up_low_ascents_early_leaves_the_value_of_each_run_nearly_as_it_is(several_runs):
     post, basket = several_runs
     acquisition = an_acquisition(post, draws=16)
@@ -420,7 +422,7 @@ def test_evaluations_chosen_jointly_are_worth_what_greedy_ones_are_or_more(q):
     assert found.S.shape == (q, 2, 1)
     x, S = greedy(acquisition, TRACE, q, **choices)
     both_x, both_S = torch.stack([found.x, x]), torch.stack([found.S, S])
-    many = acquisition.redrawn(9, draws=1024, polish=6)
+    many = acquisition.redrawn(9, draws=512, polish=6)
     with torch.no_grad():
         cost = many.batch_cost(both_x, both_S, None)
         worth = many.gain(both_x, both_S).reduction / cost[:, None]  # (H, 2, M)
@@ -476,6 +478,7 @@ def whole_steps(x, S):
     return torch.stack([x for x, _ in neighbours]), torch.stack([S for _, S in neighbours])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [1, 2])
 def test_what_is_suggested_can_be_run_and_is_the_best_of_its_neighbours(q):
     """By value under 1024 draws; 2 % are for what the search's own draws get wrong."""
