@@ -49,12 +49,12 @@ def fitted(name: str, n: int, seed: int, noise: float) -> Fit:
     return fit(model, value_rows(x, s), fit_outcome(y, warp="log").forward(y), seed=seed)
 
 
-def ours(name: str, n: int, seed: int, repetitions: int, restarts: int) -> dict[str, Any]:
+def ours(name: str, n: int, seed: int, repetitions: int, restarts: int, noises: int) -> dict[str, Any]:
     """Time of a suggestion, and its value against the best of `restarts` run to convergence, at each noise."""
     problem = PROBLEMS[name]
     region = Region(d=problem.d, m=problem.fidelities.m, trace_dims=problem.fidelities.trace_dims)
     report: dict[str, Any] = {"timings": [], "values": []}
-    for noise in NOISES:
+    for noise in NOISES[:noises]:
         post = fitted(name, n, seed, noise).posterior
 
         def acquisition(k: int, post: Posterior = post) -> TaKGZero:
@@ -155,7 +155,8 @@ def main() -> int:
     )
     results, bars = [], []
     for name, n in QUICK_CASES if args.quick else CASES:
-        mine = in_own_process("ours", name, n, 1, 3 if args.quick else 5, 30 if args.quick else 200)
+        effort = (1, 8, 1) if args.quick else (5, 200, len(NOISES))
+        mine = in_own_process("ours", name, n, 1, *effort)
         theirs = in_own_process("botorch", name, n, 1)
         results.append({"problem": name, "rows": n, "ours": mine, "botorch": theirs})
         case = f"{name}, {n} rows"
