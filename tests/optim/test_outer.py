@@ -101,6 +101,7 @@ def landscape():
     return post, many, best
 
 
+@pytest.mark.slow
 def test_there_is_more_than_one_hill_to_climb(landscape):
     _, many, best = landscape
     x = torch.linspace(0, 1, 21, dtype=torch.float64)[:, None]
