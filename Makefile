@@ -1,9 +1,12 @@
-# `make test` and `make env` need python3 (3.11+) with pip and venv, and nothing else.
+# `make demo` and `make test` need python3 (3.11+) with pip and venv, and nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: env test lint bench clean
+.PHONY: demo env test test-kills test-postgres lint bench clean
+
+demo: env
+	$(BIN)/takg demo $(ARGUMENTS)
 
 env: $(STAMP)
 
@@ -19,6 +22,14 @@ lint: env
 
 test: lint
 	$(BIN)/pytest
+
+# Over 200 processes killed at random moments; then every invariant of the event log is checked.
+test-kills: env
+	$(BIN)/python tests/end_to_end/kills.py --kills 200
+
+# Needs the server's programs (Debian: postgresql); starts a server of its own and removes it.
+test-postgres: env
+	$(BIN)/python tests/storage/with_postgres.py
 
 bench: env
 	$(BIN)/python benchmarks/model.py

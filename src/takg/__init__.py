@@ -1,6 +1,26 @@
 """Tune iteratively trained models with the trace-aware knowledge gradient."""
 
-from takg.errors import InputError, NumericsError, SpaceError, TakgError
+from takg._api import create_study, load_study
+from takg.errors import InputError, NumericsError, SpaceError, StorageError, StudyError, TakgError
+from takg.space import Categorical, Constant, Fidelity, Float, Int, Ordinal
+from takg.study import Evaluation, Study
 
-__all__ = ["InputError", "NumericsError", "SpaceError", "TakgError"]
+__all__ = [
+    "Categorical",
+    "Constant",
+    "Evaluation",
+    "Fidelity",
+    "Float",
+    "InputError",
+    "Int",
+    "NumericsError",
+    "Ordinal",
+    "SpaceError",
+    "StorageError",
+    "Study",
+    "StudyError",
+    "TakgError",
+    "create_study",
+    "load_study",
+]
 __version__ = "0.1.0.dev0"

@@ -474,6 +474,40 @@ def test_continuing_a_run_costs_the_difference():
     torch.testing.assert_close(warm.value, warm.voi / warm.cost)
 
 
+@pytest.mark.parametrize("data_gradients", [False, True])
+@pytest.mark.parametrize("kind", [TaKG, TaKGZero])
+def test_inner_minima_followed_over_a_small_step_are_those_found_anew(kind, data_gradients):
+    post = a_posterior(d=2, n=9, seed=4, data_gradients=data_gradients)
+    gen = generator(25)
+    x, S = uniform(gen, 6, 1, 2, low=0.1, high=0.9), a_set(gen, ("freeze_thaw",), 2, 6, 1)
+    acquisition = an_acquisition(kind, post, draws=8, polish=8)
+    before = acquisition.gain(x, S)
+    moved_x, moved_S = x + 0.01 * (uniform(gen, 6, 1, 2) - 0.5), S * 0.99
+    followed, anew = acquisition.gain(moved_x, moved_S, near=before.minimisers), acquisition.gain(moved_x, moved_S)
+    assert followed.minimisers.shape == anew.minimisers.shape == (post.theta.H, 6, 8, 3, 2)
+    torch.testing.assert_close(followed.value, anew.value, rtol=2e-3, atol=1e-8)
+    assert not torch.equal(before.value, anew.value)
+    half = acquisition.gain(moved_x[3:], moved_S[3:], near=before.minimisers[:, 3:])
+    torch.testing.assert_close(half.value, followed.value[3:])
+
+
+def test_an_overhead_is_paid_once_also_by_runs_that_are_continued():
+    post = a_posterior(d=2, seed=4)
+    gen = generator(15)
+    x, S = uniform(gen, 4, 2, 2), a_set(gen, ("freeze_thaw",), 2, 4, 2, low=0.6)
+    s_from = tensor([[0.3], [float("nan")]]).expand(4, 2, 1)
+    plain = an_acquisition(TaKG, post).evaluate_joint(x, S, s_from=s_from)
+    dearer = an_acquisition(TaKG, post, overhead=0.37).evaluate_joint(x, S, s_from=s_from)
+    torch.testing.assert_close(dearer.cost, plain.cost + 0.37)
+    torch.testing.assert_close(dearer.value, plain.voi / (plain.cost + 0.37))
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+def test_an_overhead_that_is_no_cost_is_refused(bad):
+    with pytest.raises(InputError, match=rf"overhead={bad}: expected a finite cost >= 0"):
+        an_acquisition(TaKG, a_posterior(), overhead=bad)
+
+
 def test_a_cold_start_has_nothing_to_continue():
     post = a_posterior(d=2, seed=4)
     gen = generator(16)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takg.numerics import minimise
+from takg.numerics._minimise import _bfgs_update
 
 laws = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -306,3 +307,15 @@ def test_a_wavy_function_is_never_left_higher_and_the_report_is_true(seed, p, B,
     assert torch.equal(result.converged, result.gradient_norm <= 1e-8)
     # Values of size 4 hide what a gradient of (2 * curvature * 4 eps)^0.5 can still gain.
     assert (result.gradient_norm < 1e-6).all()
+
+
+@pytest.mark.parametrize("shrunk", [0.0, 1e-310, -1e-12])
+def test_curvature_that_was_lost_to_rounding_is_built_anew(shrunk):
+    """H without any extent along the change, or with a negative one, once grew without limit and became NaN."""
+    H = torch.tensor([[[shrunk, 0.0], [0.0, 1.0]]], dtype=torch.float64)
+    moved = torch.tensor([[3.0, 0.0]], dtype=torch.float64)
+    change = torch.tensor([[6.0, 0.0]], dtype=torch.float64)
+    updated = _bfgs_update(H, moved, change, torch.tensor([False]))[0]
+    assert updated.isfinite().all()
+    assert (torch.linalg.eigvalsh(updated) > 0).all()
+    torch.testing.assert_close(updated @ change[0], moved[0])  # the secant equation

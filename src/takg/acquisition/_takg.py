@@ -38,6 +38,7 @@ class Acquisition(ABC):
         seed: of the draws. The same seed gives the same value: a sample-average approximation.
         pending: rows of evaluations under way.
         gradients: an evaluation shows the gradient by x beside the value at each fidelity of S.
+        overhead: what every evaluation costs beside its training, as the time to choose it.
         draws, polish, method, candidates: of the simulation, see `LossSimulator`.
     """
 
@@ -50,16 +51,20 @@ class Acquisition(ABC):
         seed: int,
         pending: Rows | None = None,
         gradients: bool = False,
+        overhead: float = 0.0,
         draws: int = DEFAULT_DRAWS,
         polish: int = 3,
         method: str = "sobol",
         candidates: Tensor | None = None,
     ) -> None:
+        if not (math.isfinite(overhead) and overhead >= 0):
+            raise InputError(f"overhead={overhead}: expected a finite cost >= 0")
         if gradients and not post.model.has_gradients:
             raise InputError("gradients=True but post.model.has_gradients is False; fit a model that allows gradients")
         if bad := [j for j in trace_dims if not 0 <= j < post.model.m]:
             raise InputError(f"trace_dims={trace_dims}: {bad} outside 0..{post.model.m - 1}, the model's fidelities")
         self.post, self.cost, self.trace_dims, self.gradients = post, cost, tuple(trace_dims), gradients
+        self.overhead = overhead
         self.simulator = LossSimulator(
             post, seed=seed, pending=pending, candidates=candidates, draws=draws, polish=polish, method=method
         )
@@ -132,12 +137,12 @@ class Acquisition(ABC):
             gain.jitter,
         )
 
-    def gain(self, x: Tensor, S: Tensor) -> Gain:
-        """Simulated reductions of the loss, x (B, q, d), S (B, q, l, m), unchecked."""
-        return self.simulator.gain(self.observations(x, S))
+    def gain(self, x: Tensor, S: Tensor, *, near: Tensor | None = None) -> Gain:
+        """Simulated reductions of the loss, x (B, q, d), S (B, q, l, m), unchecked; see `LossSimulator.gain`."""
+        return self.simulator.gain(self.observations(x, S), near=near)
 
     def batch_cost(self, x: Tensor, S: Tensor, s_from: Tensor | None) -> Tensor:
-        """The largest cost of the q members, (B,)."""
+        """The largest cost of the q members with its overhead, (B,)."""
         s = max_fidelity(S)  # (B, q, m)
         cost = self.cost(x, s)
         if s_from is not None and s_from.shape[-1] and not s_from.isnan().all():
@@ -147,7 +152,7 @@ class Acquisition(ABC):
         is_bad = ~(cost.isfinite() & (cost > 0))
         if is_bad.any():
             raise InputError(f"cost returned {float(cost.detach()[is_bad][0]):g}; expected finite values > 0")
-        return cost.amax(-1)
+        return cost.amax(-1) + self.overhead
 
     def _check(self, x: Tensor, S: Tensor) -> None:
         model = self.post.model

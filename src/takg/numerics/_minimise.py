@@ -17,6 +17,7 @@ _ARMIJO = 1e-4
 _ROUNDING = 1e-14  # relative error of a value, a few times that of one operation
 _SHORTEST_STEP = 1e-10
 _GROWTH = 4.0
+_LEAST_EXTENT = 1e-8  # of the inverse Hessian along a step, as a share of what the step shows
 
 
 class Minimum(NamedTuple):
@@ -136,8 +137,11 @@ def _bfgs_update(H: Tensor, moved: Tensor, change: Tensor, is_fresh: Tensor) -> 
     safe = torch.where(is_convex, curvature, torch.ones_like(curvature))
     scale = safe / (change * change).sum(-1).clamp_min(torch.finfo(H.dtype).tiny)
     eye = torch.eye(H.shape[-1], dtype=H.dtype)
-    H = torch.where((is_fresh & is_convex)[:, None, None], scale[:, None, None] * eye, H)
     Hy = (H @ change[..., None])[..., 0]  # (b, p)
+    # Rounding can leave H without any extent along the change, or with a negative one: then it starts anew.
+    is_worn = (change * Hy).sum(-1) <= _LEAST_EXTENT * safe
+    H = torch.where(((is_fresh | is_worn) & is_convex)[:, None, None], scale[:, None, None] * eye, H)
+    Hy = (H @ change[..., None])[..., 0]
     # Steep early steps leave H far too small in directions not seen since; scaled up, it forgets them.
     growth = (safe / (change * Hy).sum(-1).clamp_min(torch.finfo(H.dtype).tiny)).clamp_min(1.0)
     growth = torch.where(is_convex, growth, 1.0)

@@ -1,0 +1,206 @@
+"""What is believed of the loss and of the cost, given all that was observed."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from takg.gp import Chains, Cost, Fit, Model, OutcomeTransform, Posterior, Rows, fit, fit_cost, fit_outcome, value_rows
+from takg.numerics import sobol_points
+from takg.optim import Recommendation, recommend
+from takg.records import Config, StudyState
+from takg.study._data import CostFunction, Paid, Point, Row, observed, paid
+from takg.study._plan import Plan
+
+_IMAGINED = 32  # places where a cost that is given as a function is looked at, for a smooth cost to be fitted
+_QUANTILES = 64  # of each predictive distribution
+_CLOSE = 16  # configurations next to the recommended one that can be run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What makes the next fit and search faster; all of it can be lost without harm."""
+
+    chains: Chains | None = None
+    cost_chains: Chains | None = None
+    winners: tuple[Point, ...] = ()
+
+    def dumps(self) -> str:
+        return json.dumps(
+            {
+                "chains": self.chains and self.chains.to_json(),
+                "cost_chains": self.cost_chains and self.cost_chains.to_json(),
+                "winners": self.winners,
+            }
+        )
+
+    @classmethod
+    def loads(cls, text: str | None) -> "Memory":
+        if text is None:
+            return cls()
+        data: dict[str, Any] = json.loads(text)
+        chains, cost_chains = data["chains"], data["cost_chains"]
+        return cls(
+            chains=chains and Chains.from_json(chains),
+            cost_chains=cost_chains and Chains.from_json(cost_chains),
+            winners=tuple(tuple(one) for one in data["winners"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a loss is believed to be, in the user's units and direction."""
+
+    mean: float  # without the outermost 1 % on either side
+    sd: float  # likewise
+    low: float  # 5 % quantile
+    high: float  # 95 % quantile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief:
+    """Posterior over the loss, predicted cost, and the way back to the user's units."""
+
+    plan: Plan
+    posterior: Posterior
+    outcome: OutcomeTransform
+    cost: Cost
+    xs: Tensor  # (trials, d), the configurations that were tried
+    memory: Memory
+    seed: int
+
+    @cached_property
+    def full_cost(self) -> float:
+        """Predicted cost of one full training, the median over the configurations tried: the unit of budgets."""
+        with torch.no_grad():
+            ones = torch.ones(len(self.xs), self.plan.fidelities.m, dtype=torch.float64)
+            return float(self.cost(self.xs, ones).median())
+
+    @cached_property
+    def recommended(self) -> Recommendation:
+        """Where the mean at full fidelity is smallest, in the unit cube."""
+        return recommend(self.posterior, seed=self.seed, outcome=self.outcome)
+
+    @cached_property
+    def best(self) -> tuple[Config, Prediction]:
+        """The configuration that can be run next to the recommended one, and what is predicted of it."""
+        near = self.plan.space.neighbours(tuple(self.recommended.x.tolist()), limit=_CLOSE)
+        with torch.no_grad():
+            mean = self.posterior.mean(self.posterior.target_rows(_tensor(near, self.plan.space.d))).mean(0)
+        point = near[int(mean.argmin())]
+        return self.plan.space.from_unit(point), self.predict(point, [(1.0,) * self.plan.fidelities.m])[0]
+
+    def predict(self, x: Point, fidelities: Sequence[Point]) -> list[Prediction]:
+        """The loss of x at each of some fidelities in the unit cube."""
+        rows = value_rows(
+            _tensor([x] * len(fidelities), self.plan.space.d), _tensor(fidelities, self.plan.fidelities.m)
+        )
+        with torch.no_grad():
+            mu, sd = self.posterior.mean(rows), self.posterior.variance(rows).clamp_min(0).sqrt()  # (H, r)
+            # Every sample's distribution by its quantiles; the sign turns the lowest into the highest.
+            losses = self.outcome.inverse(mu[:, None] + sd[:, None] * _normal_quantiles())  # (H, k, r)
+            values = (self.plan.sign * losses).flatten(0, 1).sort(0).values  # (H k, r)
+            count = len(values)
+            # With the log warp the far tail, which no data support, would decide mean and sd: 1 % each is left out.
+            core = values[round(0.01 * count) : count - round(0.01 * count)]
+            low, high = values[round(0.05 * count)], values[round(0.95 * count) - 1]
+        return [
+            Prediction(mean=mean, sd=sd, low=low, high=high)
+            for mean, sd, low, high in zip(
+                core.mean(0).tolist(), core.std(0).tolist(), low.tolist(), high.tolist(), strict=True
+            )
+        ]
+
+    def in_loss(self, voi: float) -> float:
+        """A value of information in units of the loss: what one step at the best loss is worth."""
+        slope = float(self.outcome.slope(torch.tensor(self.outcome.origin, dtype=torch.float64)))
+        return voi / slope if slope > 0 else math.inf
+
+
+def learn(
+    plan: Plan, state: StudyState, memory: Memory, *, seed: int, cost_function: CostFunction | None = None
+) -> Belief | None:
+    """Fit both models; None while there is nothing to fit them to."""
+    rows, costs = observed(plan, state), paid(plan, state)
+    if not any(math.isfinite(row.y) for row in rows):
+        return None
+    value = _fit_value(plan, rows, memory.chains, seed)
+    cost, cost_chains = _fit_cost(plan, costs, memory.cost_chains, seed, cost_function)
+    outcome, fitted = value
+    distinct = sorted({row.x for row in rows})
+    return Belief(
+        plan=plan,
+        posterior=fitted.posterior,
+        outcome=outcome,
+        cost=cost,
+        xs=_tensor(distinct, plan.space.d),
+        memory=Memory(chains=fitted.chains, cost_chains=cost_chains, winners=memory.winners),
+        seed=seed,
+    )
+
+
+def rows_to_come(plan: Plan, rows: Sequence[Row]) -> Rows | None:
+    if not rows:
+        return None
+    return value_rows(
+        _tensor([row.x for row in rows], plan.space.d), _tensor([row.s for row in rows], plan.fidelities.m)
+    )
+
+
+def _fit_value(plan: Plan, rows: Sequence[Row], chains: Chains | None, seed: int) -> tuple[OutcomeTransform, Fit]:
+    y = torch.tensor([row.y for row in rows], dtype=torch.float64)
+    outcome = fit_outcome(y, warp=plan.options.warp)
+    model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels)
+    fitted = fit(
+        model,
+        value_rows(_tensor([row.x for row in rows], plan.space.d), _tensor([row.s for row in rows], plan.fidelities.m)),
+        outcome.forward(y),
+        seed=seed,
+        draws=plan.options.samples,
+        chains=chains,
+    )
+    return outcome, fitted
+
+
+def _fit_cost(
+    plan: Plan, costs: Sequence[Paid], chains: Chains | None, seed: int, function: CostFunction | None
+) -> tuple[Cost, Chains | None]:
+    if function is not None:
+        costs = [*costs, *_imagined(plan, function)]
+    if not costs:  # nothing was paid yet, as when all that was told came without a cost
+        return lambda x, s: 0.01 + s.prod(-1) if s.shape[-1] else x.new_ones(x.shape[:-1]), None
+    fitted = fit_cost(
+        _tensor([one.x for one in costs], plan.space.d),
+        _tensor([one.s for one in costs], plan.fidelities.m),
+        torch.tensor([one.cost for one in costs], dtype=torch.float64),
+        seed=seed,
+        chains=chains,
+    )
+    return fitted.cost, fitted.chains
+
+
+def _imagined(plan: Plan, function: CostFunction) -> list[Paid]:
+    """The given cost at a few places, half of them at full fidelity."""
+    d, m = plan.space.d, plan.fidelities.m
+    found = []
+    for i, point in enumerate(sobol_points(_IMAGINED, d + m, seed=0).tolist()):
+        x = plan.space.snapped(tuple(point[:d]))
+        fidelity = plan.full if i % 2 else plan.from_s(tuple(value**3 for value in point[d:]))
+        found.append(Paid(x, plan.to_s(fidelity), float(function(plan.space.from_unit(x), plan.named(fidelity)))))
+    return found
+
+
+def _normal_quantiles() -> Tensor:
+    """The middles of equally likely parts of the normal distribution, (k, 1)."""
+    shares = (torch.arange(_QUANTILES, dtype=torch.float64) + 0.5) / _QUANTILES
+    quantiles: Tensor = torch.special.ndtri(shares)
+    return quantiles[:, None]
+
+
+def _tensor(points: Sequence[Point], width: int) -> Tensor:
+    return torch.tensor(points, dtype=torch.float64).reshape(len(points), width)

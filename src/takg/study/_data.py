@@ -1,0 +1,103 @@
+"""From the state of a study to what the models are fitted to: plain numbers in the unit cube, smaller is better."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from takg.records import Config, EvaluationState, Failed, FidelityValues, Finished, StudyState
+from takg.study._plan import Plan
+
+Point = tuple[float, ...]
+CostFunction = Callable[[Config, dict[str, float]], float]
+
+
+class Row(NamedTuple):
+    """One value that the model sees, or that is under way."""
+
+    x: Point
+    s: Point
+    y: float  # NaN if the run diverged, and where it is still to come
+
+
+class Paid(NamedTuple):
+    """What training x from scratch to s took."""
+
+    x: Point
+    s: Point
+    cost: float
+
+
+def observed(plan: Plan, state: StudyState) -> list[Row]:
+    """Of every trace the points that were to be kept; a run that diverged counts as one that ended badly."""
+    rows: list[Row] = []
+    for trial in state.trials:
+        x = plan.space.to_unit(trial.config)
+        kept: dict[FidelityValues, float] = {}
+        is_bad, fixed = False, None
+        for evaluation in (state.evaluations[i] for i in trial.evaluations):
+            finite = {at: value for at, value in evaluation.points.items() if math.isfinite(value)}
+            has_ended_badly = isinstance(evaluation.end, Failed) and evaluation.end.kind == "error" and not finite
+            if len(finite) < len(evaluation.points) or has_ended_badly:
+                is_bad, fixed = True, evaluation.asked.target
+            kept |= {at: finite[at] for at in _nearest(plan, wanted(plan, evaluation), finite)}
+        rows += [Row(x, plan.to_s(at), plan.sign * value) for at, value in kept.items()]
+        if is_bad and fixed is not None:  # what has diverged stays so: it is known how training would end
+            rows.append(Row(x, _trained_to_the_end(plan, plan.to_s(fixed)), math.nan))
+    return rows
+
+
+def pending(plan: Plan, state: StudyState) -> list[Row]:
+    """What the evaluations under way are still going to show."""
+    rows = []
+    for evaluation in state.open.values():
+        x = plan.space.to_unit(state.trial_of(evaluation).config)
+        reached = evaluation.reached
+        for at in wanted(plan, evaluation):
+            if reached is None or any(a > b for a, b in zip(at, reached, strict=True)):
+                rows.append(Row(x, plan.to_s(at), math.nan))
+    return rows
+
+
+def wanted(plan: Plan, evaluation: EvaluationState) -> tuple[FidelityValues, ...]:
+    """The fidelities of the trace that the model is to see."""
+    return evaluation.asked.kept or (evaluation.asked.target,)
+
+
+def paid(plan: Plan, state: StudyState) -> list[Paid]:
+    """What each evaluation would have cost from a cold start: with all the legs that it continued."""
+    totals: dict[int, float] = {}  # by evaluation
+    found = []
+    for trial in state.trials:
+        before: int | None = None
+        for i in trial.evaluations:
+            evaluation = state.evaluations[i]
+            end = evaluation.end
+            if end is None or evaluation.reached is None or not end.cost > 0:
+                continue
+            if isinstance(end, Failed) and end.kind != "timeout":
+                continue
+            if evaluation.start not in (None, evaluation.asked.start):  # it began half-way and paid for the rest
+                continue
+            if evaluation.start is not None and before not in totals:
+                continue
+            total = end.cost + (totals[before] if evaluation.start is not None and before is not None else 0.0)
+            if isinstance(end, Finished):
+                totals[i], before = total, i
+            found.append(Paid(plan.space.to_unit(trial.config), plan.to_s(evaluation.reached), total))
+    return found
+
+
+def _trained_to_the_end(plan: Plan, s: Point) -> Point:
+    return tuple(1.0 if j in plan.fidelities.trace_dims else value for j, value in enumerate(s))
+
+
+def _nearest(plan: Plan, places: Iterable[FidelityValues], points: dict[FidelityValues, float]) -> list[FidelityValues]:
+    """For each wanted place of the trace the point observed that is nearest to it."""
+    if not points:
+        return []
+    positions = {at: plan.to_s(at) for at in points}
+    chosen = []
+    for place in places:
+        s = plan.to_s(place)
+        chosen.append(min(positions, key=lambda at: math.dist(positions[at], s)))
+    return chosen

@@ -1,0 +1,478 @@
+"""The study: ask what to train next, tell how it went, see what is best."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from takg.errors import InputError, StaleError, StudyError
+from takg.records import (
+    FAILED,
+    FINISHED,
+    RUNNING,
+    Asked,
+    Config,
+    Dropped,
+    EvaluationState,
+    Failed,
+    Finished,
+    Given,
+    Lost,
+    StudyState,
+    TrialState,
+)
+from takg.study._data import CostFunction
+from takg.study._evaluation import Evaluation, Train, positive_cost
+from takg.study._log import Log
+from takg.study._plan import Plan, flat
+from takg.study._runner import Connect, KeptCheckpoints
+
+if TYPE_CHECKING:  # the engine imports torch, which a study that is only looked at does not need
+    from takg.study._belief import Belief, Prediction
+    from takg.study._suggest import Proposal
+
+_MOST_ATTEMPTS = 3  # of an evaluation whose workers die
+_ENGINE = "engine"  # the note under which the engine's memory is kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The recommended configuration and what is predicted of it at full fidelity."""
+
+    config: Config
+    mean: float
+    sd: float
+    low: float  # 5 % quantile
+    high: float  # 95 % quantile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The best configuration that was trained in full, and its observed value."""
+
+    config: Config
+    value: float
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One training run, as it stands."""
+
+    id: int
+    config: Config
+    status: str  # running, waiting, paused (can be continued), complete, diverged, failed, dropped
+    fidelity: dict[str, float] | None  # how far it was trained
+    value: float | None  # reported there
+    cost: float
+    legs: int
+    trace: tuple[tuple[dict[str, float], float], ...]
+    reason: str  # why it is not continued, if it is not
+
+
+class Study:
+    """One search, in a store that several processes may share. Made by `takg.create_study` and `takg.load_study`."""
+
+    def __init__(
+        self,
+        log: Log,
+        plan: Plan,
+        checkpoints: KeptCheckpoints,
+        *,
+        connect: Connect,
+        processes: Callable[[int], Any],
+        cost_function: CostFunction | None = None,
+        keep_checkpoints: bool = False,
+        disk_limit: float | None = None,
+    ) -> None:
+        self.log, self.plan, self.checkpoints = log, plan, checkpoints
+        self.connect, self.processes = connect, processes
+        self.cost_function = cost_function
+        self.keep_checkpoints, self.disk_limit = keep_checkpoints, disk_limit
+        self.worker = f"asker/{id(self):x}"
+        self._belief: tuple[int, Belief | None] = (-1, None)
+
+    @property
+    def name(self) -> str:
+        return self.log.name
+
+    @property
+    def state(self) -> StudyState:
+        """As of the last look into the store."""
+        return self.log.state
+
+    # Asking and telling
+
+    def ask(self, n: int | None = None) -> Any:
+        """The next evaluation, or a list of n chosen jointly; those under way are taken into account."""
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise InputError(f"n={n!r}: expected an integer >= 1")
+        self.log.refresh()
+        found: list[Evaluation] = []
+        while len(found) < (n or 1):
+            again = self._given_again()
+            found += [again] if again else self._asked((n or 1) - len(found))
+        return found if n is not None else found[0]
+
+    def tell(
+        self,
+        evaluation: Evaluation,
+        value: float | None = None,
+        *,
+        trace: Iterable[tuple[Any, float]] = (),
+        cost: float | None = None,
+    ) -> None:
+        """An evaluation is over.
+
+        Args:
+            value: the loss at the target.
+            trace: (fidelity, loss) pairs; a fidelity is a number if the study has one trace fidelity, else a mapping.
+            cost: what it took; the seconds since it was asked for, if left out.
+        """
+        for place, loss in trace:
+            evaluation.report(loss, **self._by_name(place))
+        if value is not None:
+            evaluation.report(value)
+        state = self.state.evaluations[evaluation.id]
+        if not state.points:
+            raise InputError(
+                f"evaluation {evaluation.id}: expected a value or a trace, and nothing was reported so far"
+            )
+        if cost is not None:
+            evaluation.cost(cost)
+        elif self.plan.options.cost == "reported" and evaluation.reported_cost is None:
+            raise InputError('cost=None: expected a number > 0 in a study with cost="reported"')
+        seconds = evaluation.seconds
+        last = next(reversed(state.points.values()))
+        self.log.append(
+            Finished(
+                evaluation=evaluation.id,
+                attempt=evaluation.attempt,
+                cost=evaluation.reported_cost or self._function_cost(evaluation, state) or seconds,
+                seconds=seconds,
+                time=time.time(),
+                has_checkpoint=bool(self.plan.fidelities.trace_dims)
+                and math.isfinite(last)
+                and self.checkpoints.exists(evaluation.trial),
+            )
+        )
+        self.tidy()
+
+    def report(self, evaluation: Evaluation, value: float, /, **fidelity: float) -> None:
+        """One point of an evaluation's trace, durable when this returns."""
+        evaluation.report(value, **fidelity)
+
+    def fail(self, evaluation: Evaluation, message: str, *, kind: str = "error") -> None:
+        """An evaluation came to nothing: its configuration counts as a bad one, unless something was reported."""
+        self.log.append(
+            Failed(
+                evaluation=evaluation.id,
+                attempt=evaluation.attempt,
+                kind=kind,
+                message=message,
+                cost=evaluation.reported_cost or evaluation.seconds if self.plan.options.cost == "time" else 0.0,
+                seconds=evaluation.seconds,
+                time=time.time(),
+            )
+        )
+        self.tidy()
+
+    def release(self, evaluation: Evaluation | EvaluationState, reason: str, *, is_suspect: bool = False) -> None:
+        """Give an evaluation back, to be given again; one that seems to kill its workers fails in the end."""
+        state = self.state.evaluations[evaluation.id]
+        event: Lost | Failed = Lost(
+            evaluation=state.id, attempt=evaluation.attempt, reason=reason, time=time.time(), is_suspect=is_suspect
+        )
+        if is_suspect and sum(lost.is_suspect for lost in state.lost) + 1 >= _MOST_ATTEMPTS:
+            event = Failed(
+                evaluation=state.id,
+                attempt=evaluation.attempt,
+                kind="killed",
+                message=f"{_MOST_ATTEMPTS} workers died while running it; the last: {reason}",
+                cost=0.0,
+                seconds=0.0,
+                time=time.time(),
+            )
+        try:
+            self.log.append(event)
+        except StaleError:
+            return  # it ended, or somebody else noticed, in the meantime
+        self.tidy()
+
+    # What is known
+
+    @property
+    def best(self) -> Best:
+        """The configuration that is predicted to be best when trained in full."""
+        belief = self.belief()
+        if belief is None:
+            raise StudyError("no finite value was reported yet, so nothing can be recommended")
+        config, prediction = belief.best
+        return Best(config=config, mean=prediction.mean, sd=prediction.sd, low=prediction.low, high=prediction.high)
+
+    @property
+    def best_trained(self) -> Trained | None:
+        """The best of the configurations that were trained in full; None if there is none yet."""
+        found = []
+        for trial in self.log.refresh().trials:
+            value = trial.points.get(self.plan.full)
+            if value is not None and math.isfinite(value):
+                found.append(Trained(config=trial.config, value=value, trial=trial.id))
+        return min(found, key=lambda one: self.plan.sign * one.value, default=None)
+
+    @property
+    def trials(self) -> list[Trial]:
+        state = self.log.refresh()
+        return [self._trial(state, trial) for trial in state.trials]
+
+    def predict(self, config: Config, fidelities: Sequence[Mapping[str, float]] | None = None) -> "list[Prediction]":
+        """What is believed of a configuration at some fidelities, or at full fidelity."""
+        belief = self.belief()
+        if belief is None:
+            raise StudyError("no finite value was reported yet, so nothing can be predicted")
+        places = [self.plan.fidelities.full] if fidelities is None else fidelities
+        return belief.predict(self.plan.space.to_unit(config), [self.plan.fidelities.to_unit(s) for s in places])
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat dictionary for each reported point."""
+        return list(self._rows())
+
+    def to_frame(self) -> Any:
+        """The reported points as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise StudyError("to_frame needs pandas: pip install 'takg[frames]', or use to_rows()") from error
+        return pandas.DataFrame(self.to_rows())
+
+    def belief(self) -> "Belief | None":
+        """The models fitted to all that is known; None while nothing finite was reported."""
+        from takg.study._belief import Memory, learn
+
+        state = self.log.refresh()
+        if self._belief[0] != state.sequence:
+            memory = Memory.loads(self.log.storage.recall(self.name, _ENGINE))
+            fitted = learn(self.plan, state, memory, seed=self._seed(state), cost_function=self.cost_function)
+            self._belief = (state.sequence, fitted)
+        return self._belief[1]
+
+    def spent(self) -> float | None:
+        """Cost so far in full trainings, by the cost that is predicted for one; None while that is unknown."""
+        belief = self.belief()
+        return None if belief is None else self.state.cost / belief.full_cost
+
+    # Running
+
+    def optimize(
+        self,
+        train: Train,
+        *,
+        budget: float | None = None,
+        cost: float | None = None,
+        evaluations: int | None = None,
+        seconds: float | None = None,
+        stop_below: float | None = None,
+        workers: int | None = None,
+        executor: Any = None,
+        timeout: float | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        """Train and ask until a limit is reached; what was done before counts, so that a study can be run again.
+
+        Args:
+            train: the training function; with workers, one that can be imported by name.
+            budget: total cost in full trainings.
+            cost: total cost in the study's own unit.
+            evaluations: total number of evaluations.
+            seconds: of wall time, from now.
+            stop_below: stop when the expected gain of the next evaluation, per full training, is below this.
+            workers: local processes; without them evaluations run here, one after the other.
+            executor: anything with `submit(function, *arguments) -> Future` and room for `workers` evaluations.
+            timeout: seconds after which an evaluation is stopped; needs workers.
+            progress: show a live display; by default if the output is a terminal.
+        """
+        from takg.study._drive import Limits, drive
+
+        limits = Limits(
+            budget=budget, cost=cost, evaluations=evaluations, seconds=seconds, stop_below=stop_below, timeout=timeout
+        )
+        drive(self, train, limits, workers=workers, executor=executor, progress=progress)
+
+    def tidy(self) -> None:
+        """Delete the checkpoints that no trial will go on from, and more if they take too much room."""
+        state = self.state
+        if self.keep_checkpoints:
+            return
+        kept = self.best_trained  # the model that the user came for
+        for trial in state.trials:
+            is_over = (trial.dropped is not None or self._is_complete(trial)) and not state.is_busy(trial)
+            if is_over and (kept is None or trial.id != kept.trial) and self.checkpoints.exists(trial.id):
+                self.checkpoints.remove(trial.id)
+        if self.disk_limit is not None:
+            self._make_room(self.disk_limit)
+
+    # Inside
+
+    def _asked(self, count: int) -> list[Evaluation]:
+        """New evaluations; fewer than asked for if others were faster."""
+        self._drop_without_checkpoint()
+        found = []
+        for proposal in self._proposals(count):
+            evaluation = self._committed(proposal)
+            if evaluation is None:
+                break
+            found.append(evaluation)
+        return found
+
+    def _proposals(self, count: int) -> "Sequence[Proposal]":
+        from takg.study._suggest import initial, initial_size, suggest
+
+        state = self.state
+        asked = len(state.evaluations)
+        if asked < initial_size(self.plan):
+            return [initial(self.plan, asked + i) for i in range(min(count, initial_size(self.plan) - asked))]
+        began = time.perf_counter()
+        belief = self.belief()
+        if belief is None:  # all are still running, or came to nothing
+            return [initial(self.plan, asked + i) for i in range(count)]
+        found = suggest(self.plan, state, belief, count, seed=self._seed(state))
+        for trial, reason in found.dropped:
+            self._drop(trial, reason)
+        self.log.storage.remember(self.name, _ENGINE, found.memory.dumps())
+        seconds = (time.perf_counter() - began) / count
+        return [replace(one, reason={**one.reason, "seconds": seconds}) for one in found.proposals]
+
+    def _committed(self, proposal: "Proposal") -> Evaluation | None:
+        """Write down that an evaluation was asked for; None if its trial was taken by others."""
+        while True:
+            state = self.state
+            event = Asked(
+                evaluation=len(state.evaluations),
+                trial=len(state.trials) if proposal.trial is None else proposal.trial,
+                target=proposal.target,
+                worker=self.worker,
+                time=time.time(),
+                config=proposal.config,
+                start=proposal.start,
+                kept=proposal.kept,
+                reason=proposal.reason,
+            )
+            try:
+                if self.log.try_append(event):
+                    return self._evaluation(state.evaluations[event.evaluation])
+            except StaleError:
+                return None
+
+    def _given_again(self) -> Evaluation | None:
+        """An evaluation that was lost, from where its last checkpoint stands."""
+        for lost in self.state.lost():
+            event = Given(
+                evaluation=lost.id,
+                attempt=lost.attempt + 1,
+                worker=self.worker,
+                time=time.time(),
+                start=self.checkpoints.last_state(lost.asked.trial, lost),
+            )
+            try:
+                if self.log.try_append(event):
+                    return self._evaluation(lost)
+            except StaleError:
+                continue
+        return None
+
+    def _evaluation(self, state: EvaluationState) -> Evaluation:
+        return Evaluation(self.log, self.plan, state, self.checkpoints)
+
+    def _drop_without_checkpoint(self) -> None:
+        for trial in self.state.basket():
+            if not self.checkpoints.exists(trial.id):
+                self._drop(trial.id, "its checkpoint is gone")
+
+    def _drop(self, trial: int, reason: str) -> None:
+        try:
+            self.log.append(Dropped(trial=trial, reason=reason, time=time.time()))
+        except StudyError:
+            return  # others have continued it
+        self.tidy()
+
+    def _make_room(self, limit: float) -> None:
+        """Drop paused trials, the least promising first, until the rest fit."""
+        paused = [trial for trial in self.state.basket() if not self._is_complete(trial)]
+        sizes = {trial.id: self.checkpoints.size(trial.id) for trial in paused}
+        worst_first = sorted(paused, key=lambda trial: -self.plan.sign * next(reversed(trial.points.values())))
+        for trial in worst_first:
+            if sum(sizes.values()) <= limit:
+                return
+            del sizes[trial.id]
+            self.log.append(Dropped(trial=trial.id, reason="checkpoints took too much room", time=time.time()))
+            self.checkpoints.remove(trial.id)
+
+    def _is_complete(self, trial: TrialState) -> bool:
+        at, full = trial.checkpoint, self.plan.full
+        return at is not None and all(at[j] >= full[j] for j in self.plan.fidelities.trace_dims)
+
+    def _seed(self, state: StudyState) -> int:
+        """Of the next suggestion: the same after the same events, another after each evaluation."""
+        text = f"{self.plan.options.seed}/{len(state.evaluations)}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) % 2**31
+
+    def _function_cost(self, evaluation: Evaluation, state: EvaluationState) -> float | None:
+        if self.cost_function is None or state.reached is None:
+            return None
+        whole = positive_cost(self.cost_function(evaluation.config, self.plan.named(state.reached)))
+        return whole - (self.cost_function(evaluation.config, evaluation.start) if evaluation.start else 0.0)
+
+    def _by_name(self, place: Any) -> dict[str, float]:
+        if isinstance(place, Mapping):
+            return dict(place)
+        names = self.plan.fidelities.trace_names
+        if len(names) != 1:
+            raise InputError(f"trace has the fidelity {place!r}: expected a mapping with {names}")
+        return {names[0]: place}
+
+    def _trial(self, state: StudyState, trial: TrialState) -> Trial:
+        ends = [state.evaluations[i] for i in trial.evaluations]
+        last = next(reversed(trial.points.items()), None)
+        status, reason = self._status(trial, ends[-1], last and last[1])
+        return Trial(
+            id=trial.id,
+            config=trial.config,
+            status=status,
+            fidelity=last and self.plan.named(last[0]),
+            value=last and last[1],
+            cost=sum(evaluation.end.cost for evaluation in ends if evaluation.end),
+            legs=len(ends),
+            trace=tuple((self.plan.named(at), value) for at, value in trial.points.items()),
+            reason=reason,
+        )
+
+    def _status(self, trial: TrialState, last: EvaluationState, value: float | None) -> tuple[str, str]:
+        if last.status not in (FINISHED, FAILED):
+            return ("running" if last.status == RUNNING else "waiting"), ""
+        if value is not None and not math.isfinite(value):
+            return "diverged", "its loss is not finite"
+        if isinstance(last.end, Failed):
+            return "failed", f"{last.end.kind}: {(last.end.message.strip().splitlines() or [''])[-1]}"
+        if self.plan.full in trial.points or self._is_complete(trial):
+            return "complete", ""
+        if trial.dropped is not None:
+            return "dropped", trial.dropped
+        return ("paused", "") if trial.checkpoint is not None else ("stopped", "no checkpoint was saved")
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        state = self.log.refresh()
+        for evaluation in state.evaluations:
+            config = {f"config.{name}": value for name, value in flat(self._config(evaluation)).items()}
+            for at, value in evaluation.points.items():
+                yield {
+                    "trial": evaluation.asked.trial,
+                    "evaluation": evaluation.id,
+                    **self.plan.named(at),
+                    "value": value,
+                    **config,
+                }
+
+    def _config(self, evaluation: EvaluationState) -> Config:
+        return self.state.trial_of(evaluation).config

@@ -1,0 +1,249 @@
+"""What to evaluate next: a pure function of the study's state and its seed."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from takg.acquisition import Acquisition, KnowledgeGradient, TaKG, TaKGZero
+from takg.numerics import sobol_points
+from takg.optim import Region, Suggestion, maximise
+from takg.records import Config, FidelityValues, StudyState, TrialState
+from takg.study._belief import Belief, Memory, rows_to_come
+from takg.study._data import Point, pending
+from takg.study._plan import Plan
+
+_JOINTLY = 8  # evaluations that are chosen together; more are chosen in groups
+_NEAR_X = 8  # configurations next to a suggestion that are valued
+_CHEAP = (0.02, 0.3)  # fidelities of the initial design, unless the least that can be run is larger
+_LEAST_INITIAL = 4
+_RECENT = 9  # evaluations whose choice says how long the next one takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One evaluation: a new configuration, or a trial to go on with."""
+
+    target: FidelityValues
+    config: Config | None = None
+    trial: int | None = None
+    start: FidelityValues | None = None
+    kept: tuple[FidelityValues, ...] = ()
+    reason: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposals:
+    """What to evaluate next, which trials to give up for it, and what to remember."""
+
+    proposals: tuple[Proposal, ...]
+    dropped: tuple[tuple[int, str], ...] = ()  # trial, why
+    memory: Memory
+
+
+def initial_size(plan: Plan) -> int:
+    return plan.options.initial or max(_LEAST_INITIAL, plan.space.d + 1)
+
+
+def initial(plan: Plan, index: int) -> Proposal:
+    """The index-th evaluation of the initial design: spread over the space, at mixed cheap fidelities."""
+    d, m = plan.space.d, plan.fidelities.m
+    size = max(initial_size(plan), index + 1)
+    point = sobol_points(size, d + m, seed=plan.options.seed)[index].tolist()
+    low, high = _CHEAP
+    s = tuple(
+        max(least, low) * (max(least, high) / max(least, low)) ** u
+        for least, u in zip(plan.fidelities.least, point[d:], strict=True)
+    )
+    target = plan.from_s(s)
+    shares = [(i + 1) / plan.options.retained for i in range(plan.options.retained)]
+    kept = tuple(dict.fromkeys(_part_of_the_way(plan, plan.to_s(target), share) for share in shares))
+    config = plan.space.from_unit(tuple(point[:d]))
+    return Proposal(config=config, target=target, kept=kept, reason={"why": "initial design"})
+
+
+def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int) -> Proposals:
+    """n evaluations chosen jointly by the acquisition function, those under way taken into account."""
+    basket = _continuable(plan, state)
+    chosen: list[Proposal] = []
+    dropped: list[tuple[int, str]] = []
+    acquisition = _acquisition(plan, state, belief, seed)
+    region = _region(plan)
+    winners = belief.memory.winners
+    for first in range(0, n, _JOINTLY):
+        q = min(_JOINTLY, n - first)
+        found = maximise(
+            acquisition,
+            region,
+            seed=seed + first,
+            q=q,
+            basket=[(_vector(plan.space.to_unit(trial.config)), _vector(plan.to_s(at))) for trial, at in basket],
+            winners=torch.tensor(winners, dtype=torch.float64) if winners else None,
+            snap=lambda x, S: _runnable(plan, x, S),
+        )
+        winners = tuple(tuple(row) for row in found.winners.tolist())
+        proposals = [_proposal(plan, belief, basket, found, i) for i in range(q)]
+        chosen += proposals
+        if first + q < n:
+            acquisition = acquisition.with_pending(found.x, found.S)
+        dropped += _leaving(plan, state, basket, found, proposals, already=len(dropped), before=chosen[:first])
+        gone = {one.trial for one in proposals} | {trial for trial, _ in dropped}
+        basket = [(trial, at) for trial, at in basket if trial.id not in gone]
+    return Proposals(
+        proposals=tuple(chosen),
+        dropped=tuple(dropped),
+        memory=dataclasses.replace(belief.memory, winners=winners),
+    )
+
+
+def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Acquisition:
+    to_come = rows_to_come(plan, pending(plan, state))
+    if plan.fidelities.m == 0:
+        return KnowledgeGradient(belief.posterior, seed=seed, pending=to_come)
+    kind = {"takg_zero": TaKGZero, "takg": TaKG}[plan.options.acquisition]
+    trace_dims = plan.fidelities.trace_dims
+    return kind(
+        belief.posterior,
+        cost=belief.cost,
+        trace_dims=trace_dims,
+        seed=seed,
+        pending=to_come,
+        overhead=_overhead(plan, state),
+    )
+
+
+def _overhead(plan: Plan, state: StudyState) -> float:
+    """Where cost is time, the time to choose an evaluation is paid, too: none is worth choosing that is shorter."""
+    if plan.options.cost != "time":
+        return 0.0
+    seconds = [e.asked.reason["seconds"] for e in state.evaluations[-_RECENT:] if "seconds" in e.asked.reason]
+    return statistics.median(seconds) if seconds else 0.0
+
+
+def _region(plan: Plan) -> Region:
+    return Region(
+        d=plan.space.d,
+        m=plan.fidelities.m,
+        trace_dims=plan.fidelities.trace_dims,
+        retained=plan.options.retained,
+        s_min=plan.fidelities.least,
+    )
+
+
+def is_complete(plan: Plan, at: FidelityValues) -> bool:
+    """A run that stands at the end of every trace cannot go on."""
+    return all(at[j] >= plan.full[j] for j in plan.fidelities.trace_dims)
+
+
+def _continuable(plan: Plan, state: StudyState) -> list[tuple[TrialState, FidelityValues]]:
+    """The basket: trials with a checkpoint that can still be trained further, and where each stands."""
+    return [
+        (trial, trial.checkpoint)
+        for trial in state.basket()
+        if trial.checkpoint is not None and not is_complete(plan, trial.checkpoint)
+    ]
+
+
+def _proposal(
+    plan: Plan, belief: Belief, basket: Sequence[tuple[TrialState, FidelityValues]], found: Suggestion, i: int
+) -> Proposal:
+    source = found.source[i]
+    kept = tuple(dict.fromkeys(plan.from_s(tuple(s)) for s in found.S[i].tolist()))
+    gain = belief.in_loss(found.voi)
+    reason = {
+        "why": "new" if source is None else "continued",
+        "gain": gain,
+        "cost": found.cost,
+        "value": gain / (found.cost / belief.full_cost),
+        "value_error": belief.in_loss(found.standard_error) * belief.full_cost,
+        "alternatives": {
+            "new": found.problem_values[-1] if source is not None or len(basket) else None,
+            **{str(trial.id): value for (trial, _), value in zip(basket, found.problem_values, strict=False)},
+        },
+    }
+    if source is None:
+        return Proposal(
+            config=plan.space.from_unit(tuple(found.x[i].tolist())), target=kept[-1], kept=kept, reason=reason
+        )
+    trial, at = basket[source]
+    return Proposal(trial=trial.id, start=at, target=kept[-1], kept=kept, reason=reason)
+
+
+def _leaving(
+    plan: Plan,
+    state: StudyState,
+    basket: Sequence[tuple[TrialState, FidelityValues]],
+    found: Suggestion,
+    proposals: Sequence[Proposal],
+    *,
+    already: int,
+    before: Sequence[Proposal],
+) -> list[tuple[int, str]]:
+    """With too many runs to keep, those of the smallest value leave; the paper's update of the basket."""
+    if not plan.fidelities.trace_dims:
+        return []
+    taken = {one.trial for one in proposals}
+    idle = [(value, trial.id) for (trial, _), value in zip(basket, found.problem_values, strict=False)]
+    idle = sorted((value, trial) for value, trial in idle if trial not in taken)
+    joining = sum(one.trial is None for one in [*proposals, *before])
+    held = len(state.basket()) + len(state.open) + joining - already
+    excess = max(0, held - plan.options.basket)
+    return [
+        (trial, f"its value of {value:.3g} per cost was the smallest of {len(basket)}")
+        for value, trial in idle[:excess]
+    ]
+
+
+def _part_of_the_way(plan: Plan, s: Point, share: float) -> FidelityValues:
+    return plan.from_s(tuple(value * share if j in plan.fidelities.trace_dims else value for j, value in enumerate(s)))
+
+
+def _runnable(plan: Plan, x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """What can be run next to q evaluations: whole epochs, whole sizes, categories; one member varied at a time."""
+    members = [
+        list(itertools.product(plan.space.neighbours(tuple(point), limit=_NEAR_X), _runnable_fidelities(plan, kept)))
+        for point, kept in zip(x.tolist(), S.tolist(), strict=True)
+    ]
+    nearest = [options[0] for options in members]
+    all_of_them = [nearest]
+    for i, options in enumerate(members):
+        all_of_them += [[*nearest[:i], option, *nearest[i + 1 :]] for option in options[1:]]
+    xs = torch.tensor([[point for point, _ in one] for one in all_of_them], dtype=torch.float64)
+    Ss = torch.tensor([[kept for _, kept in one] for one in all_of_them], dtype=torch.float64)
+    return xs.reshape(len(all_of_them), *x.shape), Ss.reshape(len(all_of_them), *S.shape)
+
+
+def _runnable_fidelities(plan: Plan, kept: Sequence[Sequence[float]]) -> list[list[Point]]:
+    """The kept fidelities of one evaluation, rounded; its target to the nearest that can be run and those beside it.
+
+    Fidelities without a trace are only rounded: a run that is continued cannot change them.
+    """
+    trace_dims = plan.fidelities.trace_dims
+    nearest = plan.to_s(plan.from_s(tuple(kept[-1])))
+    tops = [nearest]
+    for direction in (1, -1):
+        moved = [
+            min(1.0, max(least, value + direction * step)) if j in trace_dims else value
+            for j, (value, step, least) in enumerate(zip(nearest, plan.steps, plan.fidelities.least, strict=True))
+        ]
+        tops.append(plan.to_s(plan.from_s(tuple(moved))))
+    rounded = [plan.to_s(plan.from_s(tuple(one))) for one in kept[:-1]]
+    return [
+        [
+            *(
+                tuple(min(a, b) if j in trace_dims else b for j, (a, b) in enumerate(zip(s, top, strict=True)))
+                for s in rounded
+            ),
+            top,
+        ]
+        for top in dict.fromkeys(tops)
+    ]
+
+
+def _vector(values: Point) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
