@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from takg.checkpoints import DirectoryCheckpoints
 from takg.errors import InputError, StudyExistsError
 from takg.executors import LocalProcesses
 from takg.records import Storage
 from takg.space import Fidelities, Fidelity, Space, check_names
-from takg.storage import MemoryStorage, open_storage
 from takg.study import CostFunction, Log, Options, Plan, Study
 
 _DEFAULT_STORAGE = "takg.db"
@@ -44,7 +44,8 @@ def create_study(
         direction: "minimise" or "maximise".
         cost: "time" (seconds of training), "reported" (by `evaluation.cost`), or a function of config and fidelity.
         seed: of all randomness in suggestions.
-        load_if_exists: go on with a study of that name if there is one, with the same space and fidelities.
+        load_if_exists: go on with a study of that name if there is one, with the same space, fidelities, direction and
+            kind of cost; its other options stay as they are.
         keep_checkpoints: never delete any.
         disk_limit: bytes that checkpoints may take; the least promising trials lose theirs first.
         options: more of `takg.study.Options`: initial, retained, basket, acquisition, warp, samples.
@@ -75,6 +76,12 @@ def create_study(
             raise StudyExistsError(
                 f"name={name!r}: a study of that name has another space or other fidelities; choose another name"
             ) from None
+        for option in ("direction", "cost"):
+            there, given = getattr(existing.options, option), getattr(plan.options, option)
+            if there != given:
+                raise StudyExistsError(
+                    f"name={name!r}: a study of that name has {option}={there!r}, not {given!r}; choose another name"
+                ) from None
     return _study(source, cost, keep_checkpoints, disk_limit)
 
 
@@ -108,7 +115,7 @@ class _Source:
     store: Storage | None = None
 
     def __call__(self) -> tuple[Storage, DirectoryCheckpoints]:
-        store = self.store if self.store is not None else _opened(self.url or "", create=True)
+        store = self.store if self.store is not None else _opened(self.url or "", create=False)
         return store, DirectoryCheckpoints(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,32 +130,60 @@ def _rebuilt(url: str, name: str, root: str) -> _Source:
     return _Source(url=url, name=name, root=root)
 
 
-_stores: dict[tuple[int, str], Storage] = {}  # one connection for each store and process
+_stores: dict[tuple[int, str], tuple[tuple[int, int] | None, Storage]] = {}  # of each process; with the file they are
 
 
 def _opened(storage: Any, *, create: bool) -> Storage:
+    """One connection for each store and process, as long as the file is the same."""
+    from takg.storage import open_storage  # SQLAlchemy is only loaded by those who open a store
+
     if storage is None:
-        return MemoryStorage()
+        return open_storage(None)
     if not isinstance(storage, str | Path):
         store: Storage = storage
         return store
-    key = (os.getpid(), str(storage))
-    if key not in _stores:
-        _stores[key] = open_storage(storage, create=create)
-    return _stores[key]
+    url = _located(storage)
+    key = (os.getpid(), url)
+    if key not in _stores or _stores[key][0] != _file(url):
+        store = open_storage(url, create=create)
+        _stores[key] = (_file(url), store)
+    return _stores[key][1]
+
+
+def _located(storage: str | Path) -> str:
+    """The same place for another process or working directory."""
+    path = str(storage).removeprefix("sqlite:///")
+    if not path or "://" in path or path == ":memory:" or (path != str(storage) and "?" in path):
+        return str(storage)
+    return str(Path(path).expanduser().absolute())
+
+
+def _file(url: str) -> tuple[int, int] | None:
+    """Which file it is, whatever its name; None if there is none, or if it is a server."""
+    try:
+        facts = Path(url).stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
 
 
 def _source(storage: Any, name: str, checkpoints: str | Path | None, *, store: Storage | None = None) -> _Source:
     store = store or _opened(storage, create=True)
-    url = str(storage) if isinstance(storage, str | Path) else None
-    root = Path(checkpoints) if checkpoints is not None else _beside(url) / name
+    url = _located(storage) if isinstance(storage, str | Path) else None
+    root = Path(checkpoints) if checkpoints is not None else _beside(url) / _folder(name)
     return _Source(url=url, name=name, root=str(root.absolute()), store=store)
 
 
 def _beside(url: str | None) -> Path:
     """Checkpoints of takg.db are in takg-checkpoints; those of other stores in the working directory."""
-    path = Path(url.removeprefix("sqlite:///")) if url and "://" not in url.removeprefix("sqlite:///") else Path("takg")
+    path = Path(url) if url and "://" not in url else Path("takg")
     return path.with_name(path.stem + "-checkpoints")
+
+
+def _folder(name: str) -> str:
+    """A study's name as that of one directory."""
+    quoted = quote(name, safe=" ")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
 def _options(**given: Any) -> Options:

@@ -27,6 +27,8 @@ try:
 except ImportError:  # a system without it, where a process that was given up is trusted to be gone
     fcntl = None  # type: ignore[assignment]
 
+__all__ = ["DirectoryCheckpoints"]
+
 _SAFE = ".safe"
 _PARTIAL = ".partial"
 _GONE = ".gone"

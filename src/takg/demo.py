@@ -162,7 +162,9 @@ def _report(study: Study, directory: Path) -> None:
 
 
 def _print_trials(study: Study) -> None:
-    print(f"{'trial':>5}  {'status':<9} {'legs':>4} {'epochs':>6} {'images':>6} {'loss':>8} {'cost s':>7}  why it ended")
+    print(
+        f"{'trial':>5}  {'status':<9} {'legs':>4} {'epochs':>6} {'images':>6} {'loss':>8} {'cost s':>7}  why it ended"
+    )
     for trial in study.trials:
         at = trial.fidelity or {"epochs": 0, "images": 0}
         value = "" if trial.value is None else f"{trial.value:.4f}"

@@ -15,6 +15,8 @@ from takg.study import Study
 SUFFIXES = (".csv", ".json", ".parquet")
 TABLES = ("points", "trials")
 
+__all__ = ["export", "rows_of", "strict_json"]
+
 Row = Mapping[str, Any]
 
 

@@ -141,6 +141,14 @@ def test_hundreds_of_curves_are_drawn_in_few_traces(history: History) -> None:
     assert png(info).startswith(b"\x89PNG")
 
 
+def test_values_near_the_largest_float_are_drawn(history: History) -> None:
+    for values in ((1.0, 2.0), (1.0, 1e308), (-1e308, 3.0)):
+        history.observes(history.asks({"lr": 1.0}, epochs=2), *values)
+        info = curves_of(view_of(history.study, with_forecast=False))
+        assert png(info).startswith(b"\x89PNG")
+        json.dumps(as_json(info), allow_nan=False)
+
+
 def test_studies_without_a_trace_and_without_fidelities_are_drawn(tmp_path: Path) -> None:
     space = {"lr": takg.Float(0.1, 10.0, log=True)}
     for fidelities in ({}, {"data": takg.Fidelity(100, 60_000, trace=False)}):

@@ -1,5 +1,7 @@
 """Numbers against ones that were worked out by hand from the events."""
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from made_studies import EPOCHS, EPOCHS_AND_DATA, History
 
 import takg
 from takg.plots._info import costs_of, curves_of, prediction_of, progress_of, slices_of, view_of
-from takg.plots._numbers import Dot, Nothing, View
+from takg.plots._numbers import Band, Dot, Nothing, View
 from takg.records import Given
 
 LR = {"lr": takg.Float(0.1, 10.0, log=True)}
@@ -168,6 +170,17 @@ def test_curves_without_a_finite_value_say_so(history: History) -> None:
     assert diverged.reason == "Every value reported so far is NaN or infinite."
 
 
+def test_of_a_long_curve_three_hundred_points_are_kept_with_both_ends() -> None:
+    history = History(LR, {"steps": takg.Fidelity(1, 5000, trace=True)})
+    history.observes(history.asks({"lr": 1.0}, steps=1000), *(1.0 / (i + 1) for i in range(1000)))
+    info = curves_of(seen(history))
+    assert not isinstance(info, Nothing)
+    (curve,) = info.curves
+    assert (len(curve.x), curve.x[0], curve.x[-1]) == (300, 1, 1000)
+    assert all(y == 1.0 / x for x, y in zip(curve.x, curve.y, strict=True))
+    assert {b - a for a, b in itertools.pairwise(curve.x)} == {3, 4}
+
+
 # Cost by fidelity
 
 
@@ -251,7 +264,7 @@ def test_progress_keeps_each_improvement_with_the_cost_so_far(direction: str, si
     assert info.anywhere == ((1.5, sign * 2.0), (6.5, sign * 1.0), (9.5, sign * 0.5))
     assert info.full == ((6.5, sign * 1.0), (22.5, sign * 0.75))
     assert info.total == 22.5
-    assert info.predicted == Guess(5.0, 4.0, 7.0)
+    assert info.predicted == Band(x=(22.5,), mean=(5.0,), low=(4.0,), high=(7.0,))
 
 
 def test_progress_follows_the_order_in_which_evaluations_ended(history: History) -> None:
@@ -364,6 +377,23 @@ def test_if_all_trials_are_complete_the_best_is_predicted(history: History) -> N
     assert info.trial == 1
 
 
+def test_a_prediction_that_overflowed_is_cut_off(history: History) -> None:
+    class Overflowing(Formula):
+        def predict(self, x: tuple[float, ...], fidelities: Sequence[tuple[float, ...]]) -> list[Guess]:
+            return [Guess(math.inf, -math.inf, math.inf) for _ in fidelities]
+
+    history.observes(history.asks({"lr": 1.0}, epochs=3), 3.0)
+    view = seen(history)
+    view = dataclasses.replace(view, forecaster=Overflowing({"lr": 1.0}))
+    info, sliced = prediction_of(view), slices_of(view)
+    assert not isinstance(info, Nothing)
+    assert not isinstance(sliced, Nothing)
+    assert set(info.own.mean) == {1e300}
+    assert set(sliced.slices[0].band.low) == {-1e300}
+    # Observed 3 and recommended 5 span 2; the band adds half of that on either side, and the margin is 0.05 * 4.
+    assert (sliced.scale.low, sliced.scale.high) == (pytest.approx(1.8), pytest.approx(6.2))
+
+
 # Slices
 
 
@@ -430,14 +460,7 @@ def test_of_too_many_parameters_those_with_the_largest_effect_are_kept_in_order(
             mean = sum((i - 6.4) * one for i, one in enumerate(x))  # p6 and p7 matter least
             return [Guess(mean, mean, mean)]
 
-    weighted = View(
-        name=view.name,
-        plan=view.plan,
-        trials=view.trials,
-        evaluations=view.evaluations,
-        forecaster=Weighted(config),
-    )
-    info = slices_of(weighted)
+    info = slices_of(dataclasses.replace(view, forecaster=Weighted(config)))
     assert not isinstance(info, Nothing)
     assert [one.parameter for one in info.slices] == [f"p{i}" for i in range(14) if i not in (6, 7)]
     assert info.left_out == 2

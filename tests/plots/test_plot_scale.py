@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from takg.plots._scale import Scale, scale_of
+from takg.plots._scale import Scale, log_ticks, scale_of, within_bounds
 
 
 def test_an_axis_shows_all_values_with_a_margin_of_a_twentieth() -> None:
@@ -71,3 +71,32 @@ def test_runs_that_diverged_are_marked_just_inside_the_bad_end() -> None:
 def test_values_are_clamped_to_the_limits() -> None:
     scale = Scale(is_log=False, low=1.0, high=2.0)
     assert [scale.clamped(value) for value in (0.5, 1.5, math.inf)] == [1.0, 1.5, 2.0]
+
+
+@pytest.mark.parametrize("values", [[0.1, 1e308], [-1e308, 1e308], [-1e308], [5e-324, 1.0]])
+def test_the_largest_floats_have_finite_limits(values: list[float]) -> None:
+    scale = scale_of(values, sign=1, band=[-1e300, 1e300], stretch=0.5)
+    assert math.isfinite(scale.high - scale.low)
+    assert scale.high - scale.low > 0
+    assert not scale.is_log or scale.low > 0
+
+
+def test_what_overflowed_is_taken_for_a_large_number() -> None:
+    assert [within_bounds(value) for value in (-math.inf, 2.5, math.inf)] == [-1e300, 2.5, 1e300]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.09, 1.1, [0.1, 0.2, 0.5, 1.0]),
+        (0.5, 2000.0, [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]),
+        (1e-5, 1.0, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0]),
+        (1e-10, 1e10, [1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9]),
+    ],
+)
+def test_the_ticks_of_a_log_axis_are_few_and_round(low: float, high: float, ticks: list[float]) -> None:
+    assert log_ticks(low, high) == ticks
+
+
+def test_the_widest_log_axis_has_ticks() -> None:
+    assert log_ticks(1e-300, 1e300) == [float(f"1e{75 * i}") for i in range(-4, 5)]

@@ -1,8 +1,10 @@
 """Text, tables and JSON on the standard output."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from takg.space import flat
 
 
 def print_json(data: Any) -> None:
@@ -38,15 +40,7 @@ def shown(value: Any) -> str:
 
 def pairs(values: Mapping[str, Any] | None) -> str:
     """`lr=0.001, optimizer.name=adam`."""
-    return ", ".join(f"{name}={shown(value)}" for name, value in _flat(values or {}))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+    return ", ".join(f"{name}={shown(value)}" for name, value in flat(values or {}).items())
 
 
 def _draw(titles: Sequence[str], cells: Sequence[Sequence[str]], is_right: Sequence[bool]) -> None:

@@ -1,12 +1,13 @@
 """`takg run`."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from takg.cli._arguments import Commands, command
 from takg.cli._print import pairs, shown
-from takg.errors import InputError
+from takg.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from takg.cli._tune import Tuning
@@ -55,19 +56,20 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _opened(tuning: "Tuning", name: str, storage: str) -> "Study":
-    from takg._api import create_study
+    from takg._api import create_study, load_study
 
-    study = create_study(
+    checkpoints = tuning.checkpoints_of(name, storage)
+    with contextlib.suppress(StorageError):  # there is none yet, or what is wrong with it shows below
+        tuning.check_options(load_study(name, storage=storage, checkpoints=checkpoints).plan.options)
+    return create_study(
         tuning.space,
         tuning.fidelities,
         name=name,
         storage=storage,
-        checkpoints=tuning.checkpoints_of(name, storage),
+        checkpoints=checkpoints,
         load_if_exists=True,
         **tuning.settings,
     )
-    tuning.check_options(study.plan.options)
-    return study
 
 
 def _report(study: "Study", name: str, storage: str) -> None:

@@ -5,11 +5,13 @@ that hangs; trainings do both.
 """
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +23,9 @@ from typing import Any, NamedTuple
 from takg.errors import InputError, TakgError
 
 _THREADS_SETTING = "OMP_NUM_THREADS"
+_PR_SET_PDEATHSIG = 1
+_POLL = 0.5  # seconds between two looks whether a process lives
+_PATIENCE = 5.0  # seconds for a process to end that has nothing more to say
 _environment_lock = threading.Lock()
 
 
@@ -33,6 +38,31 @@ class _Task(NamedTuple):
     payload: bytes
 
 
+class _Worker(NamedTuple):
+    process: BaseProcess
+    connection: Connection
+
+    def received(self) -> Any:
+        """What the process sends next; EOFError if it dies before.
+
+        Children that a training has forked may outlive it and keep the pipe open: that it ends says too little.
+        """
+        while not self.connection.poll(_POLL):
+            if not self.process.is_alive() and not self.connection.poll():
+                raise EOFError
+        return self.connection.recv()
+
+    def obituary(self) -> str:
+        self.process.join(_PATIENCE)
+        self.process.kill()  # one that has closed its end and lives on is of no use
+        self.process.join()
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return f"the worker process exited with code {code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+        return f"the worker process was killed by {name}"
+
+
 class LocalProcesses:
     """`count` processes, each a fresh interpreter (spawn), each running one call at a time."""
 
@@ -40,7 +70,7 @@ class LocalProcesses:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(f"count={count!r}: expected at least one process")
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._processes: dict[int, BaseProcess] = {}  # by the id of the future that each works on
+        self._processes: dict[Future[Any], BaseProcess] = {}  # by the future that each works on
         self._lock = threading.Lock()
         self._is_closed = False
         self._threads_each = max(1, (os.cpu_count() or 1) // count)
@@ -50,6 +80,8 @@ class LocalProcesses:
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
         """Run function(*arguments) in the next free process."""
+        if self._is_closed:
+            raise TakgError("these processes were shut down; make new ones")
         try:
             payload = pickle.dumps((function, arguments))
         except Exception as error:
@@ -64,11 +96,8 @@ class LocalProcesses:
     def kill(self, future: "Future[Any]") -> None:
         """Kill the process that works on a future, which then has a WorkerDiedError."""
         with self._lock:
-            process = self._processes.get(id(future))
-            if process is None:
-                future.cancel()
-            else:
-                process.kill()
+            if not future.cancel() and future in self._processes:
+                self._processes[future].kill()
 
     def shutdown(self) -> None:
         """Kill all processes."""
@@ -83,40 +112,55 @@ class LocalProcesses:
 
     def _keep(self) -> None:
         """One process at a time, and the calls that it is given; a new process after one has died."""
-        process, connection = None, None
+        worker: _Worker | None = None
         while (task := self._tasks.get()) is not None:
-            if not task.future.set_running_or_notify_cancel():
-                continue
-            if process is None or connection is None or not process.is_alive():
-                process, connection = self._started()
-            with self._lock:
-                self._processes[id(task.future)] = process
             if self._is_closed:
-                process.kill()
-            try:
-                connection.send_bytes(task.payload)
-                is_good, outcome = connection.recv()
-            except (EOFError, OSError):
-                process.join()
-                is_good, outcome = False, WorkerDiedError(_obituary(process.exitcode))
+                task.future.cancel()
+            trouble = None
+            if not task.future.cancelled() and (worker is None or not worker.process.is_alive()):
+                _end(worker)
+                worker, trouble = self._started()
             with self._lock:
-                del self._processes[id(task.future)]
+                if not task.future.set_running_or_notify_cancel():
+                    continue
+                if worker is not None:
+                    self._processes[task.future] = worker.process
+            is_good, outcome = self._answer(worker, task) if worker is not None else (False, trouble)
+            with self._lock:
+                self._processes.pop(task.future, None)
             if is_good:
                 task.future.set_result(outcome)
             else:
                 task.future.set_exception(outcome)
-        if process is not None:
-            process.kill()
-            process.join()
+        _end(worker)
 
-    def _started(self) -> tuple[BaseProcess, Connection]:
+    def _answer(self, worker: _Worker, task: _Task) -> tuple[bool, Any]:
+        if self._is_closed:
+            worker.process.kill()
+        try:
+            worker.connection.send_bytes(task.payload)
+            answer: tuple[bool, Any] = worker.received()
+            return answer
+        except (EOFError, OSError):
+            return False, WorkerDiedError(worker.obituary())
+        except Exception as error:
+            return False, TakgError(f"the answer of a worker process cannot be read: {type(error).__name__}: {error}")
+
+    def _started(self) -> tuple[_Worker | None, WorkerDiedError | None]:
+        """A process that is ready, so that what is timed from then on is the call; or why there is none."""
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there,), daemon=True)
-        with _limited_threads(self._threads_each):
-            process.start()
-        there.close()
-        return process, here
+        worker = _Worker(context.Process(target=_serve, args=(there,), daemon=True), here)
+        try:
+            with _limited_threads(self._threads_each):
+                worker.process.start()
+            there.close()
+            worker.received()
+        except EOFError:
+            return None, WorkerDiedError(worker.obituary())
+        except Exception as error:  # as when the system has no more processes to give
+            return None, WorkerDiedError(f"no worker process could be started: {type(error).__name__}: {error}")
+        return worker, None
 
 
 @contextlib.contextmanager
@@ -136,7 +180,9 @@ def _limited_threads(count: int) -> Iterator[None]:
 def _serve(connection: Connection) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    _let_the_system_kill_it_with_its_parent()
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    connection.send("ready")
     while True:
         try:
             payload = connection.recv_bytes()
@@ -144,10 +190,16 @@ def _serve(connection: Connection) -> None:
             return
         try:
             function, arguments = pickle.loads(payload)
-            outcome = (True, function(*arguments))
+            answer = pickle.dumps((True, function(*arguments)))
         except Exception as error:
-            outcome = (False, TakgError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
-        connection.send(outcome)
+            answer = pickle.dumps((False, TakgError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")))
+        connection.send_bytes(answer)  # `recv` of the other side reads it
+
+
+def _let_the_system_kill_it_with_its_parent() -> None:
+    """Linux can, at once, whatever the worker is busy with. The thread that started it lives as long as it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _die_with_parent() -> None:
@@ -158,8 +210,8 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _obituary(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        name = signal.Signals(-exitcode).name if -exitcode in set(signal.Signals) else str(-exitcode)
-        return f"the worker process was killed by {name}"
-    return f"the worker process exited with code {exitcode}"
+def _end(worker: _Worker | None) -> None:
+    if worker is not None:
+        worker.process.kill()
+        worker.process.join()
+        worker.connection.close()

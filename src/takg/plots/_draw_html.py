@@ -54,12 +54,13 @@ from takg.plots._numbers import (
     Slice,
     Slices,
 )
-from takg.plots._scale import Scale
+from takg.plots._scale import Scale, log_ticks
 
 Json = dict[str, Any]
 
 _WIDTHS = (0.8, 1.4, 2.0, 2.8)  # of lines, by the level of the other fidelities
 _LINE = 120  # characters of a heading
+_LEGEND: Json = {"x": 1.02, "y": 1, "font": {"size": 12}}
 
 
 def html(info: Info) -> bytes:
@@ -95,7 +96,7 @@ def figure(info: Info) -> Json:
         case Slices():
             traces, layout = _slices(info)
     title, about = headline(info)
-    lines = [_small(line) for line in textwrap.wrap(about, _LINE)]
+    lines = [_small(line) for line in textwrap.wrap(about, _LINE, max_lines=3, placeholder=" …")]
     common: Json = {
         "title": {
             "text": "<br>".join([f"<b>{_safe(title)}</b>", *lines]),
@@ -111,7 +112,7 @@ def figure(info: Info) -> Json:
         "plot_bgcolor": "white",
         "hovermode": "closest",
         "hoverlabel": {"align": "left"},
-        "legend": {"x": 1.02, "y": 1, "font": {"size": 12}},
+        "legend": _LEGEND,
         "margin": {"l": 80, "r": 30, "t": 50 + 20 * len(lines), "b": 70},
     }
     return {"data": traces, "layout": common | layout}
@@ -127,22 +128,18 @@ def _nothing(info: Nothing) -> tuple[list[Json], Json]:
 
 
 def _curves(info: Curves) -> tuple[list[Json], Json]:
-    many = len(info.curves)
     traces: list[Json] = []
     for fate in FATES:  # the most interesting last, on top
         members = [curve for curve in info.curves if curve.fate == fate]
-        is_first = True
-        for width in _WIDTHS:
+        name = f"{FATE_WORDS[fate]} ({len(members)})"
+        for i, width in enumerate(sorted({_width(info, curve) for curve in members})):
             alike = [curve for curve in members if _width(info, curve) == width]
-            if alike:
-                traces.append(_lines(info, alike, width, 0.9 if many <= 30 else 0.5))
-                traces[-1] |= {"name": f"{FATE_WORDS[fate]} ({len(members)})", "showlegend": is_first}
-                is_first = False
+            lines = _lines(info, alike, width, 0.9 if len(info.curves) <= 30 else 0.5)
+            traces.append(lines | {"name": name, "showlegend": i == 0})
     paused = [(curve, x, y) for curve in info.curves for x, y in curve.pauses]
     if paused:
-        style = {"symbol": "circle", "size": 6, "color": "white", "line": {"width": 1.2}}
-        colours = [FATE_COLOURS[curve.fate] for curve, _, _ in paused]
-        traces.append(_markers(paused, info, PAUSED) | {"marker": style | {"line": {"width": 1.2, "color": colours}}})
+        outline = {"width": 1.2, "color": [FATE_COLOURS[curve.fate] for curve, _, _ in paused]}
+        traces.append(_markers(paused, info, PAUSED) | {"marker": {"size": 6, "color": "white", "line": outline}})
     ends = [(curve, *curve.diverged) for curve in info.curves if curve.diverged]
     if ends:
         bad_end = info.scale.bad_end(info.sign)
@@ -150,7 +147,11 @@ def _curves(info: Curves) -> tuple[list[Json], Json]:
         marker = {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": VERMILION}}
         traces.append(_markers(places, info, f"{DIVERGED} here") | {"marker": marker})
     x_axis = _axis("trial" if info.axis is None else info.axis) | _range(info.x_low, info.x_high, info.is_x_log)
-    return traces, {"xaxis": x_axis, "yaxis": _value_axis(info.scale, info.sign)}
+    layout: Json = {"xaxis": x_axis, "yaxis": _value_axis(info.scale, info.sign)}
+    if info.others:
+        what = _safe(" × ".join(shown(name, 16) for name in info.others))
+        layout["legend"] = _LEGEND | {"title": {"text": f"{'line width' if info.are_lines else 'size'}: {what}"}}
+    return traces, layout
 
 
 def _width(info: Curves, curve: Curve) -> float:
@@ -211,7 +212,7 @@ def _story(info: Curves, curve: Curve, x: float, y: float | None = None) -> str:
 def _costs(info: Costs) -> tuple[list[Json], Json]:
     traces: list[Json] = []
     layout: Json = {"barmode": "stack", "bargap": 0}
-    for i, (histogram, (x0, x1)) in enumerate(zip(info.histograms, _columns(len(info.histograms)), strict=True)):
+    for i, (histogram, domain) in enumerate(zip(info.histograms, _panels(len(info.histograms)), strict=True)):
         which = _nth(i)
         pairs = list(itertools.pairwise(histogram.edges))
         between = [f"{number(a)} to {number(b)}" if b - a != 1 else number((a + b) / 2) for a, b in pairs]
@@ -238,19 +239,13 @@ def _costs(info: Costs) -> tuple[list[Json], Json]:
                     "yaxis": f"y{which}",
                 }
             )
-        axis = _axis(f"{histogram.fidelity} reached") | {"domain": [x0, x1], "anchor": f"y{which}", "showgrid": False}
+        axis = _axis(f"{histogram.fidelity} reached") | {"domain": domain, "anchor": f"y{which}", "showgrid": False}
         if histogram.is_log:  # bars on a linear axis of exponents: plotly has no bars of equal width on a log axis
-            ticks = _log_ticks(histogram.edges[0], histogram.edges[-1])
+            ticks = log_ticks(histogram.edges[0], histogram.edges[-1])
             axis |= {"tickvals": [math.log10(tick) for tick in ticks], "ticktext": [number(tick) for tick in ticks]}
         layout[f"xaxis{which}"] = axis
         layout[f"yaxis{which}"] = _axis(f"cost ({info.unit})" if i == 0 else "") | {"anchor": f"x{which}"}
     return traces, layout
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    ticks = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
-    return [tick for tick in ticks if low <= tick <= high]
 
 
 # Best value against cost
@@ -272,26 +267,33 @@ def _progress(info: Progress) -> tuple[list[Json], Json]:
                 }
             )
     if info.predicted is not None:
-        words = f"{PREDICTED}: {number(info.predicted.mean)}"
-        band = f"({number(info.predicted.low)} to {number(info.predicted.high)}, {BAND})"
-        traces.append(
-            _error_bar(info.total, info.predicted.mean, info.predicted.low, info.predicted.high, ORANGE, info.scale)
-            | {"name": f"{words}<br>{band}"}
-        )
+        (mean,), (low,), (high,) = info.predicted.mean, info.predicted.low, info.predicted.high
+        name = f"{PREDICTED}: {number(mean)}<br>({number(low)} to {number(high)}, {BAND})"
+        traces.append(_error_bars(info.predicted, info.scale, ORANGE) | {"name": name})
     x_axis = _axis(f"cost spent ({info.unit})") | {"range": [0, info.total * 1.04 or 1]}
     return traces, {"xaxis": x_axis, "yaxis": _value_axis(info.scale, info.sign)}
 
 
-def _error_bar(x: float, mean: float, low: float, high: float, colour: str, scale: Scale) -> Json:
-    mean, low, high = (scale.clamped(value) for value in (mean, low, high))
+def _error_bars(band: Band, scale: Scale, colour: str) -> Json:
+    mean, low, high = ([scale.clamped(value) for value in values] for values in (band.mean, band.low, band.high))
+    up, down = ([b - a for a, b in zip(*ends, strict=True)] for ends in ((mean, high), (low, mean)))
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [x],
-        "y": [mean],
-        "error_y": {"type": "data", "symmetric": False, "array": [high - mean], "arrayminus": [mean - low]},
+        "x": list(band.x),
+        "y": mean,
+        "error_y": {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": colour},
         "marker": {"symbol": "diamond", "size": 9, "color": colour},
+        "hovertext": _estimates(band),
+        "hoverinfo": "text",
     }
+
+
+def _estimates(band: Band) -> list[str]:
+    return [
+        f"mean {number(mean)}<br>{number(low)} to {number(high)} ({BAND})"
+        for mean, low, high in zip(band.mean, band.low, band.high, strict=True)
+    ]
 
 
 # The predicted curve of one trial
@@ -308,7 +310,7 @@ def _prediction(info: Prediction) -> tuple[list[Json], Json]:
     }
     y_axis = _value_axis(info.scale, info.sign)
     if info.axis is None:
-        bar = _error_bar(1, info.own.mean[0], info.own.low[0], info.own.high[0], BLUE, info.scale)
+        bar = _error_bars(info.own, info.scale, BLUE) | {"x": [1]}
         x_axis = _axis("") | {"tickvals": [0, 1], "ticktext": ["observed", "predicted"], "range": [-0.6, 1.6]}
         return [observed, bar | {"name": f"predicted, {BAND}"}], {"xaxis": x_axis, "yaxis": y_axis}
     own = f"predicted{_safe(f' at {listed(info.others)}') if info.others else ''}"
@@ -344,10 +346,7 @@ def _mean(band: Band, colour: str) -> Json:
         "x": list(band.x),
         "y": list(band.mean),
         "line": {"color": colour, "width": 2},
-        "hovertext": [
-            f"mean {number(mean)}<br>{number(low)} to {number(high)} ({BAND})"
-            for mean, low, high in zip(band.mean, band.low, band.high, strict=True)
-        ],
+        "hovertext": _estimates(band),
         "hoverinfo": "x+text",
     }
 
@@ -365,15 +364,15 @@ def _slices(info: Slices) -> tuple[list[Json], Json]:
     layout: Json = {"showlegend": False, "height": height}
     if info.fidelities:
         layout["coloraxis"] = _share_axis(info.fidelities)
-    columns, rows = _columns(across), _columns(down, gap=100 / height)[::-1]
+    columns, rows = _panels(across), _panels(down, gap=100 / height)[::-1]
     for i, one in enumerate(info.slices):
         which = _nth(i)
         parts = [*_slice_band(one, info.scale), _dots(one, bool(info.fidelities))]
         parts += [_crosses(one, info)] if one.diverged else []
         traces += [part | {"xaxis": f"x{which}", "yaxis": f"y{which}"} for part in parts]
-        layout[f"xaxis{which}"] = _slice_axis(one) | {"domain": list(columns[i % across]), "anchor": f"y{which}"}
+        layout[f"xaxis{which}"] = _slice_axis(one) | {"domain": columns[i % across], "anchor": f"y{which}"}
         y_axis = _value_axis(info.scale, info.sign, is_labelled=i % across == 0)
-        layout[f"yaxis{which}"] = y_axis | {"domain": list(rows[i // across]), "anchor": f"x{which}"}
+        layout[f"yaxis{which}"] = y_axis | {"domain": rows[i // across], "anchor": f"x{which}"}
         if one.best is not None:
             where = {"x0": one.best, "x1": one.best, "y0": 0, "y1": 1, "xref": f"x{which}", "yref": f"y{which} domain"}
             shapes.append({"type": "line", "line": {"color": ORANGE, "dash": "dot", "width": 1.2}} | where)
@@ -383,13 +382,9 @@ def _slices(info: Slices) -> tuple[list[Json], Json]:
 def _slice_band(one: Slice, scale: Scale) -> list[Json]:
     if not one.choices:
         return _band(one.band, scale)
-    bars = _error_bar(0, 1, 1, 1, BLUE, scale)
-    means, lows, highs = ([scale.clamped(value) for value in v] for v in (one.band.mean, one.band.low, one.band.high))
-    up, down = ([b - a for a, b in zip(*ends, strict=True)] for ends in ((means, highs), (lows, means)))
-    error = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "width": 14}
-    marker = {"symbol": "line-ew", "size": 34, "line": {"width": 2.4, "color": BLUE}}
-    mean = _mean(one.band, BLUE)
-    return [bars | mean | {"mode": "markers", "y": means, "error_y": error | {"color": BLUE}, "marker": marker}]
+    bars = _error_bars(one.band, scale, BLUE)
+    bars["error_y"]["width"] = 14
+    return [bars | {"marker": {"symbol": "line-ew", "size": 34, "line": {"width": 2.4, "color": BLUE}}}]
 
 
 def _dots(one: Slice, is_coloured: bool) -> Json:
@@ -467,7 +462,7 @@ def _axis(title: str) -> Json:
         "tickcolor": GREY,
         "zeroline": False,
         "showline": True,
-        "exponentformat": "power",
+        "exponentformat": "e",
         "automargin": True,
     }
 
@@ -486,10 +481,10 @@ def _value_axis(scale: Scale, sign: float, *, is_labelled: bool = True) -> Json:
     return _axis(value_words(sign) if is_labelled else "") | kind
 
 
-def _columns(count: int, gap: float = 0.07) -> list[tuple[float, float]]:
+def _panels(count: int, gap: float = 0.07) -> list[list[float]]:
     """Where each of several panels begins and ends, as shares of the whole."""
     width = (1 - gap * (count - 1)) / count
-    return [(i * (width + gap), min(i * (width + gap) + width, 1.0)) for i in range(count)]
+    return [[i * (width + gap), min(i * (width + gap) + width, 1.0)] for i in range(count)]
 
 
 def _nth(i: int) -> str:

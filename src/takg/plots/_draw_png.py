@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from takg.plots._look import (
     ALL_FULL,
@@ -57,7 +57,7 @@ from takg.plots._numbers import (
     Slice,
     Slices,
 )
-from takg.plots._scale import Scale
+from takg.plots._scale import Scale, log_ticks
 
 _DPI = 150
 _LETTERS = 12.5  # of a heading, to the inch
@@ -103,7 +103,7 @@ def png(info: Info) -> bytes:
             case Slices():
                 figure = _slices(info)
         title, about = headline(info)
-        lines = textwrap.wrap(about, int(_LETTERS * figure.get_figwidth()))
+        lines = textwrap.wrap(about, int(_LETTERS * figure.get_figwidth()), max_lines=3, placeholder=" …")
         figure.suptitle("\n".join([title, *lines]), x=0.01, ha="left")
         file = io.BytesIO()
         FigureCanvasAgg(figure)
@@ -124,6 +124,7 @@ def _nothing(info: Nothing) -> Figure:
 def _curves(info: Curves) -> Figure:
     figure = _figure()
     axes = figure.subplots()
+    axes.set_autoscale_on(False)  # limits are those of the numbers; the largest floats would overflow in finding others
     many = len(info.curves)
     size = _between(5.0, 2.5, many)  # of markers
     for fate in FATES:  # the most interesting last, on top
@@ -211,24 +212,15 @@ def _costs(info: Costs) -> Figure:
 def _progress(info: Progress) -> Figure:
     figure = _figure()
     axes = figure.subplots()
+    axes.set_autoscale_on(False)
     if info.anywhere:
         _steps(axes, info.anywhere, info.total, color=GREY, lw=1.2, alpha=0.7, label=ANYWHERE)
     if info.full:
         _steps(axes, info.full, info.total, color=GREEN, lw=2.0, label=AT_FULL)
     if info.predicted is not None:
-        low, high = (info.scale.clamped(end) for end in (info.predicted.low, info.predicted.high))
-        mean = info.scale.clamped(info.predicted.mean)
-        axes.errorbar(
-            info.total,
-            mean,
-            yerr=[[max(mean - low, 0)], [max(high - mean, 0)]],
-            fmt="D",
-            ms=5,
-            color=ORANGE,
-            capsize=4,
-            label=f"{PREDICTED}: {number(info.predicted.mean)}\n"
-            f"({number(info.predicted.low)} to {number(info.predicted.high)}, {BAND})",
-        )
+        (mean,), (low,), (high,) = info.predicted.mean, info.predicted.low, info.predicted.high
+        label = f"{PREDICTED}: {number(mean)}\n({number(low)} to {number(high)}, {BAND})"
+        _error_bar(axes, info.total, info.predicted, info.scale, color=ORANGE, label=label)
     _y_axis(axes, info.scale, info.sign)
     axes.set_xlim(0, info.total * 1.04 or 1)
     axes.set_xlabel(f"cost spent ({info.unit})")
@@ -246,6 +238,7 @@ def _steps(axes: Axes, points: tuple[tuple[float, float], ...], total: float, **
 def _prediction(info: Prediction) -> Figure:
     figure = _figure()
     axes = figure.subplots()
+    axes.set_autoscale_on(False)
     if info.axis is None:
         _single_prediction(axes, info)
     else:
@@ -264,12 +257,16 @@ def _prediction(info: Prediction) -> Figure:
 def _single_prediction(axes: Axes, info: Prediction) -> None:
     """Without fidelities: what was observed beside what is believed."""
     axes.plot([0] * len(info.observed), [value for _, value in info.observed], "o", color=INK, label="observed")
-    mean, low, high = (info.scale.clamped(one[0]) for one in (info.own.mean, info.own.low, info.own.high))
-    axes.errorbar(1, mean, yerr=[[max(mean - low, 0)], [max(high - mean, 0)]], fmt="D", color=BLUE, capsize=4)
-    axes.plot([], [], "D", color=BLUE, label=f"predicted, {BAND}")
+    _error_bar(axes, 1, info.own, info.scale, color=BLUE, label=f"predicted, {BAND}")
     axes.set_xlim(-0.6, 1.6)
     axes.xaxis.set_major_locator(FixedLocator([0, 1]))
     axes.set_xticklabels(["observed", "predicted"])
+
+
+def _error_bar(axes: Axes, x: float, band: Band, scale: Scale, *, color: str, label: str) -> None:
+    mean, low, high = (scale.clamped(one[0]) for one in (band.mean, band.low, band.high))
+    ends = [[max(mean - low, 0)], [max(high - mean, 0)]]
+    axes.errorbar(x, mean, yerr=ends, fmt="D", ms=5, color=color, capsize=4, label=label)
 
 
 def _band(axes: Axes, band: Band, scale: Scale, *, label: str = "", band_label: str = BAND) -> None:
@@ -292,6 +289,7 @@ def _slices(info: Slices) -> Figure:
             axes.set_visible(False)
             continue
         one = info.slices[i]
+        axes.set_autoscale_on(False)
         _slice_band(axes, one, info.scale)
         order = sorted(one.dots, key=lambda dot: dot.share)  # what was trained furthest on top
         dots = axes.scatter(
@@ -368,17 +366,15 @@ def _y_axis(axes: Axes, scale: Scale, sign: float, *, is_labelled: bool = True) 
 def _linear_axis(axes: Axes, which: str, low: float, high: float, *, most: int = 8, is_integer: bool = False) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    axis.set_major_locator(MaxNLocator(most, integer=is_integer))
+    axis.set_major_locator(MaxNLocator(most, integer=is_integer, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
 def _log_axis(axes: Axes, which: str, low: float, high: float, most: int = 8) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    decades = math.log10(high / low)
-    subs = (1.0, 2.0, 5.0) if 3 * decades <= most else (1.0, 3.0) if 2 * decades <= most else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=most))
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis.set_major_locator(FixedLocator(log_ticks(low, high, most)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())

@@ -21,12 +21,13 @@ from takg.plots._numbers import (
     Slices,
     View,
 )
-from takg.plots._scale import scale_of
+from takg.plots._scale import scale_of, within_bounds
 from takg.records import EvaluationState
 from takg.space import Categorical, Fidelity, Float, Int, Ordinal, Parameter, Space
 from takg.study import Plan, Study, Trial
 
 MOST_SLICES = 12
+_MOST_POINTS = 300  # of a curve
 _MOST_BARS = 30  # an integer fidelity with no more values than this has a bar for each
 _BINS = 20
 _WIDE = 50.0  # a fidelity whose bounds differ by more than this factor is shown on a log axis
@@ -85,7 +86,7 @@ def axis_of(plan: Plan) -> str | None:
 def _curve(view: View, trial: Trial, axis: str | None) -> Curve:
     points = [(_x(at, axis, trial), value) for at, value in trial.trace]
     points.sort(key=lambda point: point[0])  # a second attempt reports lower fidelities after higher ones
-    finite = [(x, y) for x, y in points if math.isfinite(y)]
+    finite = _thinned([(x, y) for x, y in points if math.isfinite(y)])
     first_bad = next((i for i, (_, y) in enumerate(points) if not math.isfinite(y)), None)
     diverged = None
     if first_bad is not None:
@@ -103,6 +104,12 @@ def _curve(view: View, trial: Trial, axis: str | None) -> Curve:
         others=others,
         level=_level(view.plan, others),
     )
+
+
+def _thinned(points: list[Point]) -> list[Point]:
+    """Evenly chosen, the first and the last among them."""
+    last, most = len(points) - 1, _MOST_POINTS - 1
+    return points if last <= most else [points[i * last // most] for i in range(_MOST_POINTS)]
 
 
 def _fate(trial: Trial) -> str:
@@ -221,8 +228,8 @@ def progress_of(view: View) -> Progress | Nothing:
         _improve(full, spent, [value for at, value in finite.items() if at == plan.full], plan.sign)
     if not anywhere:
         return Nothing(title="Best value against cost", reason=_NOTHING_FINITE)
-    predicted = view.forecaster.best[1] if view.forecaster else None
-    values = [value for _, value in (*anywhere, *full)] + ([predicted.mean] if predicted else [])
+    predicted = _band([spent], [view.forecaster.best[1]]) if view.forecaster else None
+    values = [value for _, value in (*anywhere, *full)] + (list(predicted.mean) if predicted else [])
     return Progress(
         name=view.name,
         sign=plan.sign,
@@ -234,7 +241,7 @@ def progress_of(view: View) -> Progress | Nothing:
         scale=scale_of(
             values,
             sign=plan.sign,
-            band=(predicted.low, predicted.high) if predicted else (),
+            band=predicted.low + predicted.high if predicted else (),
             stretch=1.0,
             shows_all=True,
         ),
@@ -311,9 +318,9 @@ def _band_along_fidelity(
 def _band(x: Iterable[float], estimates: Sequence[Estimate]) -> Band:
     return Band(
         x=tuple(x),
-        mean=tuple(one.mean for one in estimates),
-        low=tuple(one.low for one in estimates),
-        high=tuple(one.high for one in estimates),
+        mean=tuple(within_bounds(one.mean) for one in estimates),
+        low=tuple(within_bounds(one.low) for one in estimates),
+        high=tuple(within_bounds(one.high) for one in estimates),
     )
 
 
@@ -337,7 +344,7 @@ def slices_of(view: View) -> Slices | Nothing:
         slices=tuple(kept),
         left_out=len(found) - len(kept),
         scale=scale_of(
-            [*values, view.forecaster.best[1].mean],
+            [*values, within_bounds(view.forecaster.best[1].mean)],
             sign=plan.sign,
             band=[end for one in kept for end in (*one.band.mean, *one.band.low, *one.band.high)],
             stretch=0.5,

@@ -110,6 +110,16 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A predicted mean with its 5 % and 95 % quantiles."""
+
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Best values against the cost; each point is an improvement."""
 
@@ -119,18 +129,8 @@ class Progress:
     total: float
     full: tuple[Point, ...]  # cost, best value at full fidelity so far
     anywhere: tuple[Point, ...]  # likewise at any fidelity
-    predicted: Estimate | None  # of the recommended configuration, now
+    predicted: Band | None  # of the recommended configuration, now: one place, at the end
     scale: Scale
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """A predicted mean with its 5 % and 95 % quantiles."""
-
-    x: tuple[float, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

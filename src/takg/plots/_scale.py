@@ -9,6 +9,7 @@ _FEWEST_TO_HIDE_SOME = 10
 _USUAL = 0.9  # the share of the values, best first, that is always shown
 _FAR, _NEAR = 10.0, 3.0  # in spans of the usual values: where hiding begins, and what it leaves
 _PADDING = 0.05
+_LARGEST = 1e300  # no axis goes further, so that sums and differences of its ends are finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,28 @@ def scale_of(
     for value in band:
         place = (math.log(value) if value > 0 else low if math.isinf(room) else lowest) if is_log else value
         low, high = min(low, max(place, lowest)), max(high, min(place, highest))
-    padding = _PADDING * (high - low) or _PADDING * abs(high) or 1.0
-    ends = [low - padding, high + padding]
-    low, high = (math.exp(end) for end in ends) if is_log else ends
+    padding = _PADDING * high - _PADDING * low or _PADDING * abs(high) or 1.0
+    most = math.log(_LARGEST) if is_log else _LARGEST
+    low, high = max(low - padding, -most), min(high + padding, most)
+    if is_log:
+        low, high = math.exp(low), math.exp(high)
     return Scale(is_log=is_log, low=low, high=high, hidden=len(values) - len(kept))
+
+
+def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
+    """Round numbers for a log axis, about as many as can be read."""
+    first, last = math.log10(low), math.log10(high)
+    decades = last - first
+    digits = (1, 2, 5) if 3 * decades <= most else (1, 3) if 2 * decades <= most else (1,)
+    powers = range(math.floor(first), math.floor(last) + 1)
+    apart = math.ceil(decades / most) if len(digits) == 1 else 1
+    ticks = [float(f"{digit}e{power}") for power in powers if power % apart == 0 for digit in digits]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def within_bounds(value: float) -> float:
+    """What a prediction that overflowed is taken for."""
+    return min(max(value, -_LARGEST), _LARGEST)
 
 
 def _without_the_far(values: Sequence[float], sign: float) -> list[float]:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from takg.errors import InputError, StudyError
 from takg.programs._command import filled, placeholders
+from takg.space import flat
 from takg.study import Evaluation
 
 KEYS = ("value", "cost", "saved")
@@ -269,7 +270,7 @@ def _described(evaluation: Evaluation) -> dict[str, Any]:
 def _values(evaluation: Evaluation, config_file: Path) -> dict[str, Any]:
     """What placeholders stand for; parameters that are not active are missing."""
     return {
-        **_flat(evaluation.config),
+        **flat(evaluation.config),
         **evaluation.fidelity,
         **{f"start.{name}": (evaluation.start or {}).get(name, 0) for name in evaluation.fidelity},
         "checkpoint": str(evaluation.checkpoint),
@@ -278,13 +279,6 @@ def _values(evaluation: Evaluation, config_file: Path) -> dict[str, Any]:
         "trial": evaluation.trial,
         "evaluation": evaluation.id,
     }
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
 
 
 def _message(line: bytes) -> dict[str, Any] | None:

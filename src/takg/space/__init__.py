@@ -2,7 +2,7 @@
 
 from takg.space._fidelities import FIDELITY_KERNELS, Fidelities, Fidelity, check_names
 from takg.space._parameters import Categorical, Constant, Float, Int, Ordinal, Parameter
-from takg.space._space import Space
+from takg.space._space import Space, flat
 
 __all__ = [
     "FIDELITY_KERNELS",
@@ -16,4 +16,5 @@ __all__ = [
     "Parameter",
     "Space",
     "check_names",
+    "flat",
 ]

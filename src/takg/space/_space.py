@@ -323,3 +323,11 @@ def _parameter_from_json(entry: object) -> tuple[str, Parameter]:
         return name, cast(Any, KINDS[kind])(**{key: entry[key] for key in entry if key not in ("name", "kind")})
     except SpaceError as error:
         raise SpaceError(f"parameter {name!r}: {error}") from None
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested configuration with its names joined by dots."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found

@@ -36,7 +36,7 @@ def observed(plan: Plan, state: StudyState) -> list[Row]:
         is_bad, fixed = False, None
         for evaluation in (state.evaluations[i] for i in trial.evaluations):
             finite = {at: value for at, value in evaluation.points.items() if math.isfinite(value)}
-            has_ended_badly = isinstance(evaluation.end, Failed) and evaluation.end.kind == "error" and not finite
+            has_ended_badly = isinstance(evaluation.end, Failed) and not finite  # whatever it was, it would come again
             if len(finite) < len(evaluation.points) or has_ended_badly:
                 is_bad, fixed = True, evaluation.asked.target
             kept |= {at: finite[at] for at in _nearest(plan, wanted(plan, evaluation), finite)}
@@ -65,24 +65,21 @@ def wanted(plan: Plan, evaluation: EvaluationState) -> tuple[FidelityValues, ...
 
 def paid(plan: Plan, state: StudyState) -> list[Paid]:
     """What each evaluation would have cost from a cold start: with all the legs that it continued."""
-    totals: dict[int, float] = {}  # by evaluation
     found = []
     for trial in state.trials:
-        before: int | None = None
-        for i in trial.evaluations:
-            evaluation = state.evaluations[i]
+        before: float | None = None  # what the run has cost up to its checkpoint, where that is known
+        for evaluation in (state.evaluations[i] for i in trial.evaluations):
+            so_far, before = (0.0 if evaluation.start is None else before), None
             end = evaluation.end
-            if end is None or evaluation.reached is None or not end.cost > 0:
+            if end is None or evaluation.reached is None or not end.cost > 0 or so_far is None:
                 continue
             if isinstance(end, Failed) and end.kind != "timeout":
                 continue
             if evaluation.start not in (None, evaluation.asked.start):  # it began half-way and paid for the rest
                 continue
-            if evaluation.start is not None and before not in totals:
-                continue
-            total = end.cost + (totals[before] if evaluation.start is not None and before is not None else 0.0)
+            total = end.cost + so_far
             if isinstance(end, Finished):
-                totals[i], before = total, i
+                before = total
             found.append(Paid(plan.space.to_unit(trial.config), plan.to_s(evaluation.reached), total))
     return found
 

@@ -1,6 +1,8 @@
 """Keep workers busy until a limit is reached: ask, hand out, take in, and notice who has died."""
 
 import contextlib
+import functools
+import itertools
 import logging
 import math
 import os
@@ -14,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from takg.display import Display, Row, Snapshot
-from takg.errors import InputError, StaleError, StudyError
+from takg.errors import InputError, StudyError
 from takg.executors import Inline, WorkerDiedError
-from takg.records import EvaluationState, Failed
+from takg.records import RUNNING, EvaluationState, Failed
+from takg.space import flat
 from takg.study._evaluation import Evaluation, Train
-from takg.study._plan import flat
 from takg.study._runner import run, run_elsewhere
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ _BEAT = 5.0  # seconds between signs of life
 _SILENCE = 30.0  # seconds without one after which a worker counts as dead
 _POLL = 0.25
 _HOPELESS = 5  # evaluations that may fail before one has succeeded
+_FRUITLESS = 20  # evaluations that may diverge before one has not, where the budget needs a model of the cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +70,18 @@ def drive(
         raise InputError(f"timeout={limits.timeout}: training in this process cannot be stopped; expected workers >= 1")
     if study.plan.options.cost == "function" and study.cost_function is None:
         raise InputError('cost: this study has cost="function"; expected the function, as in load_study(cost=...)')
+    if limits.timeout is not None and executor is not None and not hasattr(executor, "kill"):
+        raise InputError(f"timeout={limits.timeout}: expected an executor with kill(future), to stop what takes longer")
     own = executor is None
     if executor is None:
         executor = Inline() if workers is None else study.processes(workers)
+    asker = study.worker
     driver = _Driver(study, train, limits, executor, slots=workers or 1, is_here=is_here)
     try:
         with _signs_of_life(study, driver.worker), Display(progress) as display:
             driver.loop(display)
     finally:
+        study.worker = asker
         if own:
             executor.shutdown()
 
@@ -87,8 +94,9 @@ class _Driver:
         self.slots, self.is_here = slots, is_here
         self.worker = study.worker = worker_name()
         self.began = time.monotonic()
-        self.running: dict[Future[None], tuple[Evaluation, float]] = {}
-        self.late: set[int] = set()  # evaluations that were stopped for taking too long
+        self.running: dict[Future[None], Evaluation] = {}
+        self.began_at: dict[Future[None], float] = {}  # of those that a worker has taken up
+        self.late: set[Future[None]] = set()  # those that were stopped for taking too long
         self.last_gain = math.inf
 
     def loop(self, display: Display) -> None:
@@ -109,7 +117,9 @@ class _Driver:
 
     def _start(self, display: Display) -> None:
         display.show(self._snapshot, activity="choosing what to train next")
-        evaluation = self.study.ask()
+        evaluation = self.study.next_evaluation(at_most=self.limits.evaluations)
+        if evaluation is None:
+            return
         self.last_gain = evaluation.reason.get("value", self.last_gain)
         display.show(self._snapshot)
         study = self.study
@@ -121,35 +131,53 @@ class _Driver:
             arguments, function = (study.connect, study.name, number, attempt), run_elsewhere
         try:
             future = self.executor.submit(function, *arguments, self.train, study.cost_function)
-        except BaseException:
+        except Exception:
             study.release(evaluation, "it could not be handed to a worker")
             raise
-        self.running[future] = (evaluation, time.monotonic())
+        self.running[future] = evaluation
 
     def _take_in(self, patience: float) -> None:
         """Wait for an evaluation to end, and see to those whose worker died or that take too long."""
         done, _ = wait(self.running, timeout=patience, return_when=FIRST_COMPLETED) if self.running else (set(), set())
         self.study.log.refresh()
         for future in done:
-            evaluation, _ = self.running.pop(future)
-            try:
-                error = future.exception()
-            except CancelledError as cancelled:
-                error = cancelled
-            if evaluation.id in self.late:
-                self.study.fail(evaluation, f"took longer than {self.limits.timeout:g} s", kind="timeout")
-            elif isinstance(error, WorkerDiedError):
-                logger.warning("evaluation %d: %s", evaluation.id, error)
-                self.study.release(evaluation, str(error), is_suspect=True)
-            elif error is not None:
-                self.study.release(evaluation, f"its worker had an error: {error}", is_suspect=True)
+            evaluation = self.running.pop(future)
+            if self._is_mine(evaluation.id):
+                self._end(evaluation, future)
             self.study.tidy()
             self._check_hope()
-        for future, (evaluation, began) in self.running.items():
-            is_late = self.limits.timeout is not None and time.monotonic() - began > self.limits.timeout
-            if is_late and evaluation.id not in self.late:
-                self.late.add(evaluation.id)
+        if self.limits.timeout is not None:
+            self._stop_the_late(self.limits.timeout)
+
+    def _end(self, evaluation: Evaluation, future: "Future[None]") -> None:
+        """Close an evaluation whose worker has not done so."""
+        try:
+            error = future.exception()
+        except CancelledError as cancelled:
+            error = cancelled
+        # The worker may have started over, which is an attempt that this process did not ask for.
+        state = self.study.state.evaluations[evaluation.id]
+        if future in self.late:
+            seconds = time.monotonic() - self.began_at[future]
+            self.study.give_up(state, f"took longer than {self.limits.timeout:g} s", kind="timeout", seconds=seconds)
+        elif isinstance(error, WorkerDiedError):
+            logger.warning("evaluation %d: %s", evaluation.id, error)
+            self.study.release(state, str(error), is_suspect=True)
+        else:
+            self.study.release(state, f"its worker had an error: {error}", is_suspect=True)
+
+    def _stop_the_late(self, timeout: float) -> None:
+        now = time.monotonic()
+        for future in self.running:
+            if future.running():
+                self.began_at.setdefault(future, now)  # the start of a worker process does not count
+            if now - self.began_at.get(future, now) > timeout and future not in self.late:
+                self.late.add(future)
                 self.executor.kill(future)
+
+    def _is_mine(self, number: int) -> bool:
+        state = self.study.state.evaluations[number]
+        return state.status == RUNNING and state.worker == self.worker
 
     def _check_hope(self) -> None:
         ends = [evaluation.end for evaluation in self.study.state.evaluations if evaluation.end is not None]
@@ -158,13 +186,21 @@ class _Driver:
             raise StudyError(
                 f"the first {len(failures)} evaluations all failed; the last one so:\n{failures[-1].message}"
             )
+        if self.limits.budget is None or len(ends) < _FRUITLESS:
+            return
+        values = [value for trial in self.study.state.trials for value in trial.points.values()]
+        if not any(map(math.isfinite, values)):
+            raise StudyError(
+                f"none of the first {len(ends)} evaluations reported a finite value, so that the budget of full "
+                "trainings has no measure; expected a space with configurations that train, or another limit"
+            )
 
     def _is_over(self) -> bool:
         limits, state = self.limits, self.study.state
         if limits.seconds is not None and time.monotonic() - self.began >= limits.seconds:
             return True
         if limits.evaluations is not None and len(state.evaluations) - len(state.lost()) >= limits.evaluations:
-            return not state.lost() or len(state.evaluations) > limits.evaluations
+            return True
         if limits.cost is not None and state.cost >= limits.cost:
             return True
         if limits.stop_below is not None and self.last_gain < limits.stop_below:
@@ -176,7 +212,7 @@ class _Driver:
 
     def _take_from_the_dead(self) -> None:
         """Evaluations whose worker died without a word are given back, to be given again."""
-        mine = {evaluation.id for evaluation, _ in self.running.values()}
+        mine = {evaluation.id for evaluation in self.running.values()}
         others = [one for one in self.study.state.running() if one.id not in mine]
         if not others:
             return
@@ -187,16 +223,15 @@ class _Driver:
 
     def _let_go(self) -> None:
         """Stopped from outside: kill what runs and give it back, so that the next run goes on from there."""
-        for future, (evaluation, _) in self.running.items():
-            with contextlib.suppress(AttributeError):
+        if hasattr(self.executor, "kill"):
+            for future in self.running:
                 self.executor.kill(future)
-            with contextlib.suppress(StaleError, StudyError):
-                self.study.release(evaluation, "interrupted")
-        if self.is_here:
-            for mine in self.study.state.running():
-                if mine.worker == self.worker:
-                    with contextlib.suppress(StaleError, StudyError):
-                        self.study.release(mine, "interrupted")
+            wait(self.running, timeout=_SILENCE)  # what is given again must not meet who ran it before
+        self.study.log.refresh()
+        for mine in self.study.state.running():
+            if mine.worker == self.worker:
+                with contextlib.suppress(StudyError):
+                    self.study.release(mine, "interrupted")
 
     def _snapshot(self) -> Snapshot:
         return snapshot(self.study, self.limits)
@@ -243,17 +278,33 @@ def _row(study: "Study", evaluation: EvaluationState) -> Row:
     )
 
 
+_numbers = itertools.count(1)
+_alive: set[str] = set()  # the drivers of this process
+
+
 def worker_name() -> str:
-    """host:process:start, so that others on this host can tell whether the process still lives."""
-    return f"{socket.gethostname()}:{os.getpid()}:{_started_at(os.getpid())}"
+    """host:process:start:number, so that others on this host can tell whether the process still lives."""
+    return f"{_host()}:{os.getpid()}:{_started_at(os.getpid())}:{next(_numbers)}"
 
 
 def is_dead(worker: str) -> bool:
     """Whether a worker of this host is certainly gone; False for those of other hosts."""
-    host, *rest = worker.rsplit(":", 2)
-    if host != socket.gethostname() or len(rest) != 2 or not rest[0].isdigit():
+    host, *rest = worker.rsplit(":", 3)
+    if host != _host() or len(rest) != 3 or not rest[0].isdigit():
         return False
+    if int(rest[0]) == os.getpid() and rest[1] == _started_at(os.getpid()):
+        return worker not in _alive
     return _started_at(int(rest[0])) != rest[1]
+
+
+@functools.cache
+def _host() -> str:
+    """Where process numbers mean the same: one boot of one machine, and not another container on it."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text()[:8])
+        parts.append(Path("/proc/self/ns/pid").readlink().name.strip("pid:[]"))
+    return "/".join(parts)
 
 
 def _started_at(pid: int) -> str:
@@ -278,6 +329,7 @@ def _signs_of_life(study: "Study", worker: str) -> Iterator[None]:
     """Beat until the end, from a thread of its own."""
     is_over = threading.Event()
     storage, name = study.log.storage, study.name
+    _alive.add(worker)
     storage.beat(name, worker)
 
     def beat() -> None:
@@ -294,3 +346,4 @@ def _signs_of_life(study: "Study", worker: str) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+        _alive.discard(worker)

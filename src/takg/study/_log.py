@@ -1,10 +1,10 @@
 """A process's view of one study in a store: the state folded so far, and the one way to add to it."""
 
 import threading
+from collections.abc import Sequence
 
 from takg.errors import ConflictError, StaleError, StorageError
 from takg.records import Event, Storage, StudyState, check, fold
-from takg.records import apply as apply_event
 
 _TRIES = 1000  # each one lost means that somebody else's event was written
 
@@ -16,12 +16,15 @@ class Log:
         self.storage, self.name = storage, name
         self.state = StudyState()
         self.lock = threading.RLock()
+        self._is_whole = True
         self.refresh()
 
     def refresh(self) -> StudyState:
         """Take in what others have written."""
         with self.lock:
-            return fold(self.storage.read(self.name, after=self.state.sequence), self.state)
+            if not self._is_whole:
+                self.state = StudyState()
+            return self._taken_in(self.storage.read(self.name, after=self.state.sequence))
 
     def append(self, event: Event) -> None:
         """Write an event as soon as it fits; StaleError or StudyError if what others wrote rules it out."""
@@ -35,6 +38,8 @@ class Log:
     def try_append(self, event: Event) -> bool:
         """Write an event unless others have written meanwhile; then take in what they wrote, and return False."""
         with self.lock:
+            if not self._is_whole:
+                self.refresh()
             try:
                 check(self.state, event)
                 self.storage.append(self.name, [event], after=self.state.sequence)
@@ -45,9 +50,15 @@ class Log:
                 if self.refresh_is_news():  # what made it stale may be over
                     return False
                 raise
-            apply_event(self.state, event)
+            self._taken_in([event])
             return True
 
     def refresh_is_news(self) -> bool:
         before = self.state.sequence
         return self.refresh().sequence > before
+
+    def _taken_in(self, events: Sequence[Event]) -> StudyState:
+        self._is_whole = False  # until the end: Ctrl-C may leave an event that has half happened
+        fold(events, self.state)
+        self._is_whole = True
+        return self.state

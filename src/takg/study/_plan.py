@@ -97,11 +97,3 @@ class Plan:
     def steps(self) -> tuple[float, ...]:
         """The least difference between two values of each fidelity, as a share of its largest; 0 if continuous."""
         return tuple(1.0 / one.high if one.integer else 0.0 for one in self.fidelities.fidelities.values())
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested configuration with its names joined by dots."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found

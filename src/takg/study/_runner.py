@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from takg.errors import InputError, StaleError, StudyError
-from takg.records import RUNNING, EvaluationState, Failed, FidelityValues, Finished, Given, Lost, Storage
+from takg.records import RUNNING, Config, EvaluationState, Failed, FidelityValues, Finished, Given, Lost, Storage
 from takg.study._data import CostFunction
 from takg.study._evaluation import Checkpoints, DivergedError, Evaluation, Train, as_number, positive_cost
 from takg.study._log import Log
@@ -120,7 +120,14 @@ def _train(
         failure = message
     seconds = time.perf_counter() - began
     try:
-        cost = cost_of(plan, evaluation, state, seconds, cost_function)
+        cost = cost_of(
+            plan,
+            log.state.trial_of(state).config,
+            state,
+            seconds=seconds,
+            reported=evaluation.reported_cost,
+            function=cost_function,
+        )
     except Exception as error:
         cost, failure = 0.0, f"its cost is unknown:\n{''.join(traceback.format_exception(error))[-_MESSAGE:]}"
     now = time.time()
@@ -161,16 +168,21 @@ def _last_report(evaluation: Evaluation, state: EvaluationState, result: Any) ->
 
 
 def cost_of(
-    plan: Plan, evaluation: Evaluation, state: EvaluationState, seconds: float, function: CostFunction | None
+    plan: Plan,
+    config: Config,
+    state: EvaluationState,
+    *,
+    seconds: float,
+    reported: float | None,
+    function: CostFunction | None,
 ) -> float:
     """What the attempt has cost, in the study's unit; 0 where that cannot be known."""
     if plan.options.cost == "function":
         if function is None or state.reached is None:
             return 0.0
-        config = log_config(evaluation)
         whole = positive_cost(function(config, plan.named(state.reached)))
         before = positive_cost(function(config, plan.named(state.start))) if state.start is not None else 0.0
         return max(whole - before, 0.0)
     if plan.options.cost == "reported":
-        return evaluation.reported_cost or 0.0
+        return reported or 0.0
     return seconds

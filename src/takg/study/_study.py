@@ -1,5 +1,6 @@
 """The study: ask what to train next, tell how it went, see what is best."""
 
+import contextlib
 import hashlib
 import math
 import time
@@ -23,17 +24,19 @@ from takg.records import (
     StudyState,
     TrialState,
 )
+from takg.space import flat
 from takg.study._data import CostFunction
-from takg.study._evaluation import Evaluation, Train, positive_cost
+from takg.study._evaluation import Evaluation, Train
 from takg.study._log import Log
-from takg.study._plan import Plan, flat
-from takg.study._runner import Connect, KeptCheckpoints
+from takg.study._plan import Plan
+from takg.study._runner import Connect, KeptCheckpoints, cost_of, prepare
 
 if TYPE_CHECKING:  # the engine imports torch, which a study that is only looked at does not need
     from takg.study._belief import Belief, Prediction
     from takg.study._suggest import Proposal
 
 _MOST_ATTEMPTS = 3  # of an evaluation whose workers die
+_MOST_OVERTAKEN = 3  # suggestions in a row that are thrown away because others asked in the meantime
 _ENGINE = "engine"  # the note under which the engine's memory is kept
 
 
@@ -63,7 +66,7 @@ class Trial:
 
     id: int
     config: Config
-    status: str  # running, waiting, paused (can be continued), complete, diverged, failed, dropped
+    status: str  # running, waiting, paused (can be continued), complete, diverged, failed, dropped, stopped
     fidelity: dict[str, float] | None  # how far it was trained
     value: float | None  # reported there
     cost: float
@@ -93,6 +96,7 @@ class Study:
         self.keep_checkpoints, self.disk_limit = keep_checkpoints, disk_limit
         self.worker = f"asker/{id(self):x}"
         self._belief: tuple[int, Belief | None] = (-1, None)
+        self._overtaken = 0
 
     @property
     def name(self) -> str:
@@ -114,7 +118,18 @@ class Study:
         while len(found) < (n or 1):
             again = self._given_again()
             found += [again] if again else self._asked((n or 1) - len(found))
+        found = [self._prepared(evaluation) for evaluation in found]
         return found if n is not None else found[0]
+
+    def next_evaluation(self, *, at_most: int | None = None) -> Evaluation | None:
+        """As `ask`, for somebody else to prepare and carry out; None if others have reached `at_most` evaluations."""
+        self.log.refresh()
+        while (again := self._given_again()) is None:
+            if at_most is not None and len(self.state.evaluations) >= at_most:
+                return None
+            if found := self._asked(1, at_most=at_most):
+                return found[0]
+        return again
 
     def tell(
         self,
@@ -142,22 +157,22 @@ class Study:
             )
         if cost is not None:
             evaluation.cost(cost)
-        elif self.plan.options.cost == "reported" and evaluation.reported_cost is None:
-            raise InputError('cost=None: expected a number > 0 in a study with cost="reported"')
+        kind = self.plan.options.cost
+        is_known = kind == "time" or (kind == "function" and self.cost_function is not None)
+        if evaluation.reported_cost is None and not is_known:
+            raise InputError(f'cost=None: expected a number > 0 in a study with cost="{kind}"')
         seconds = evaluation.seconds
-        last = next(reversed(state.points.values()))
         self.log.append(
             Finished(
                 evaluation=evaluation.id,
                 attempt=evaluation.attempt,
-                cost=evaluation.reported_cost or self._function_cost(evaluation, state) or seconds,
+                cost=evaluation.reported_cost or self._cost(state, seconds),
                 seconds=seconds,
                 time=time.time(),
-                has_checkpoint=bool(self.plan.fidelities.trace_dims)
-                and math.isfinite(last)
-                and self.checkpoints.exists(evaluation.trial),
+                has_checkpoint=evaluation.has_checkpoint(),
             )
         )
+        self.checkpoints.discard_copies(evaluation.trial)
         self.tidy()
 
     def report(self, evaluation: Evaluation, value: float, /, **fidelity: float) -> None:
@@ -166,18 +181,16 @@ class Study:
 
     def fail(self, evaluation: Evaluation, message: str, *, kind: str = "error") -> None:
         """An evaluation came to nothing: its configuration counts as a bad one, unless something was reported."""
-        self.log.append(
-            Failed(
-                evaluation=evaluation.id,
-                attempt=evaluation.attempt,
-                kind=kind,
-                message=message,
-                cost=evaluation.reported_cost or evaluation.seconds if self.plan.options.cost == "time" else 0.0,
-                seconds=evaluation.seconds,
-                time=time.time(),
-            )
-        )
-        self.tidy()
+        state = self.state.evaluations[evaluation.id]
+        if state.attempt != evaluation.attempt:
+            raise StaleError(f"evaluation {evaluation.id}: attempt {evaluation.attempt} is over")
+        cost, seconds = evaluation.reported_cost, evaluation.seconds
+        self._fail(state, message, kind=kind, cost=cost or self._cost(state, seconds), seconds=seconds)
+
+    def give_up(self, state: EvaluationState, message: str, *, kind: str, seconds: float) -> None:
+        """As `fail`, of an evaluation that somebody else carried out, unless it has ended meanwhile."""
+        with contextlib.suppress(StaleError):
+            self._fail(state, message, kind=kind, cost=self._cost(state, seconds), seconds=seconds)
 
     def release(self, evaluation: Evaluation | EvaluationState, reason: str, *, is_suspect: bool = False) -> None:
         """Give an evaluation back, to be given again; one that seems to kill its workers fails in the end."""
@@ -199,7 +212,8 @@ class Study:
             self.log.append(event)
         except StaleError:
             return  # it ended, or somebody else noticed, in the meantime
-        self.tidy()
+        if isinstance(event, Failed):
+            self.tidy()
 
     # What is known
 
@@ -307,7 +321,7 @@ class Study:
             return
         kept = self.best_trained  # the model that the user came for
         for trial in state.trials:
-            is_over = (trial.dropped is not None or self._is_complete(trial)) and not state.is_busy(trial)
+            is_over = (trial.checkpoint is None or self._is_complete(trial)) and not state.is_busy(trial)
             if is_over and (kept is None or trial.id != kept.trial) and self.checkpoints.exists(trial.id):
                 self.checkpoints.remove(trial.id)
         if self.disk_limit is not None:
@@ -315,38 +329,45 @@ class Study:
 
     # Inside
 
-    def _asked(self, count: int) -> list[Evaluation]:
+    def _asked(self, count: int, *, at_most: int | None = None) -> list[Evaluation]:
         """New evaluations; fewer than asked for if others were faster."""
         self._drop_without_checkpoint()
-        found = []
-        for proposal in self._proposals(count):
-            evaluation = self._committed(proposal)
+        before, proposals = self._proposals(count)
+        found: list[Evaluation] = []
+        for proposal in proposals:
+            # What others asked for meanwhile may be the same; with many of them, some time it must be good enough.
+            most = before + len(found) + 1 if self._overtaken < _MOST_OVERTAKEN else math.inf
+            evaluation = self._committed(proposal, at_most=min(most, math.inf if at_most is None else at_most))
             if evaluation is None:
+                self._overtaken += 1
                 break
+            self._overtaken = 0
             found.append(evaluation)
         return found
 
-    def _proposals(self, count: int) -> "Sequence[Proposal]":
+    def _proposals(self, count: int) -> "tuple[int, Sequence[Proposal]]":
+        """What to evaluate next, and how many evaluations there were when that was decided."""
         from takg.study._suggest import initial, initial_size, suggest
 
         state = self.state
         asked = len(state.evaluations)
         if asked < initial_size(self.plan):
-            return [initial(self.plan, asked + i) for i in range(min(count, initial_size(self.plan) - asked))]
+            return asked, [initial(self.plan, asked + i) for i in range(min(count, initial_size(self.plan) - asked))]
         began = time.perf_counter()
         belief = self.belief()
+        asked = len(state.evaluations)
         if belief is None:  # all are still running, or came to nothing
-            return [initial(self.plan, asked + i) for i in range(count)]
+            return asked, [initial(self.plan, asked + i) for i in range(count)]
         found = suggest(self.plan, state, belief, count, seed=self._seed(state))
         for trial, reason in found.dropped:
             self._drop(trial, reason)
         self.log.storage.remember(self.name, _ENGINE, found.memory.dumps())
         seconds = (time.perf_counter() - began) / count
-        return [replace(one, reason={**one.reason, "seconds": seconds}) for one in found.proposals]
+        return asked, [replace(one, reason={**one.reason, "seconds": seconds}) for one in found.proposals]
 
-    def _committed(self, proposal: "Proposal") -> Evaluation | None:
-        """Write down that an evaluation was asked for; None if its trial was taken by others."""
-        while True:
+    def _committed(self, proposal: "Proposal", *, at_most: float) -> Evaluation | None:
+        """Write down that an evaluation was asked for; None if others took its trial or its place."""
+        while len(self.state.evaluations) < at_most:
             state = self.state
             event = Asked(
                 evaluation=len(state.evaluations),
@@ -361,9 +382,10 @@ class Study:
             )
             try:
                 if self.log.try_append(event):
-                    return self._evaluation(state.evaluations[event.evaluation])
+                    return self._evaluation(self.state.evaluations[event.evaluation])
             except StaleError:
                 return None
+        return None
 
     def _given_again(self) -> Evaluation | None:
         """An evaluation that was lost, from where its last checkpoint stands."""
@@ -385,6 +407,31 @@ class Study:
     def _evaluation(self, state: EvaluationState) -> Evaluation:
         return Evaluation(self.log, self.plan, state, self.checkpoints)
 
+    def _prepared(self, evaluation: Evaluation) -> Evaluation:
+        """With its directory as it is to be found: what a former attempt, or another study, has left there is gone."""
+        state = self.state.evaluations[evaluation.id]
+        prepare(self.log, self.checkpoints, state)
+        return self._evaluation(state)
+
+    def _fail(self, state: EvaluationState, message: str, *, kind: str, cost: float, seconds: float) -> None:
+        self.log.append(
+            Failed(
+                evaluation=state.id,
+                attempt=state.attempt,
+                kind=kind,
+                message=message,
+                cost=cost,
+                seconds=seconds,
+                time=time.time(),
+            )
+        )
+        self.checkpoints.discard_copies(state.asked.trial)
+        self.tidy()
+
+    def _cost(self, state: EvaluationState, seconds: float) -> float:
+        config = self.state.trial_of(state).config
+        return cost_of(self.plan, config, state, seconds=seconds, reported=None, function=self.cost_function)
+
     def _drop_without_checkpoint(self) -> None:
         for trial in self.state.basket():
             if not self.checkpoints.exists(trial.id):
@@ -400,14 +447,17 @@ class Study:
     def _make_room(self, limit: float) -> None:
         """Drop paused trials, the least promising first, until the rest fit."""
         paused = [trial for trial in self.state.basket() if not self._is_complete(trial)]
-        sizes = {trial.id: self.checkpoints.size(trial.id) for trial in paused}
+        sizes = {trial.id: self.checkpoints.size(trial.id) for trial in self.state.trials}
         worst_first = sorted(paused, key=lambda trial: -self.plan.sign * next(reversed(trial.points.values())))
         for trial in worst_first:
             if sum(sizes.values()) <= limit:
                 return
-            del sizes[trial.id]
-            self.log.append(Dropped(trial=trial.id, reason="checkpoints took too much room", time=time.time()))
+            try:
+                self.log.append(Dropped(trial=trial.id, reason="checkpoints took too much room", time=time.time()))
+            except StudyError:
+                continue  # others have continued it
             self.checkpoints.remove(trial.id)
+            del sizes[trial.id]
 
     def _is_complete(self, trial: TrialState) -> bool:
         at, full = trial.checkpoint, self.plan.full
@@ -417,12 +467,6 @@ class Study:
         """Of the next suggestion: the same after the same events, another after each evaluation."""
         text = f"{self.plan.options.seed}/{len(state.evaluations)}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) % 2**31
-
-    def _function_cost(self, evaluation: Evaluation, state: EvaluationState) -> float | None:
-        if self.cost_function is None or state.reached is None:
-            return None
-        whole = positive_cost(self.cost_function(evaluation.config, self.plan.named(state.reached)))
-        return whole - (self.cost_function(evaluation.config, evaluation.start) if evaluation.start else 0.0)
 
     def _by_name(self, place: Any) -> dict[str, float]:
         if isinstance(place, Mapping):
