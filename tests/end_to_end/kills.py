@@ -210,7 +210,9 @@ def kill_many(directory: Path, *, kills: int, workers: int, seed: int) -> Counte
         for driver in herd.drivers:
             if driver.wait(timeout=120) != 0:
                 raise SystemExit(f"a driver ended with {driver.returncode}; see {directory / 'drivers.log'}")
-        opened(directory).optimize(train, evaluations=len(opened(directory).state.evaluations))  # what the last one left
+        opened(directory).optimize(
+            train, evaluations=len(opened(directory).state.evaluations)
+        )  # what the last one left
     finally:
         for driver in herd.drivers:
             driver.kill()

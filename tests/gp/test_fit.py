@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from takg.errors import InputError, NumericsError
-from takg.gp import Chains, Fit, Model, Rows, fit, value_rows
+from takg.gp import Chains, Fit, Model, Rows, condition, fit, value_rows
 
 ERROR_PROBABILITY = 1e-4
 
@@ -560,3 +560,28 @@ def test_outputs_beyond_all_scales_are_refused_with_a_reason(is_warm):
     chains = problem.fit(seed=0, steps=2).chains if is_warm else None
     with pytest.raises(NumericsError, match="outputs are far from standardised"):
         fit(problem.model, problem.rows, tensor(problem.y * 1e170), seed=0, chains=chains)
+
+
+@pytest.mark.slow
+def test_with_many_rows_hyperparameters_are_learned_from_some_and_the_posterior_knows_all():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(120, 2, generator=generator, dtype=torch.float64)
+    y = (3 * x[:, 0]).sin() + 0.1 * torch.randn(120, generator=generator, dtype=torch.float64)
+    y = (y - y.mean()) / y.std()
+    model, rows = Model(d=2), value_rows(x, x.new_empty(120, 0))
+    few = fit(model, rows, y, seed=0, draws=4, most_rows=40)
+    again = fit(model, rows, y, seed=0, draws=4, most_rows=40)
+    every = fit(model, rows, y, seed=0, draws=4, most_rows=120)
+    assert torch.equal(few.posterior.theta.lengthscale, again.posterior.theta.lengthscale)
+    assert not torch.equal(few.posterior.theta.lengthscale, every.posterior.theta.lengthscale)
+    assert few.posterior.n == every.posterior.n == 120
+    direct = condition(model, few.posterior.theta, rows, y)
+    torch.testing.assert_close(few.posterior.weights, direct.weights)
+    # Forty rows tell the noise, whose share of the variance is about 0.01 / 0.5, to a factor of two.
+    assert 0.5 < float(few.posterior.theta.noise_var.mean() / every.posterior.theta.noise_var.mean()) < 2
+
+
+def test_a_number_of_rows_that_means_nothing_is_refused():
+    x = torch.rand(3, 1, dtype=torch.float64)
+    with pytest.raises(InputError, match="most_rows=0: expected at least 1"):
+        fit(Model(d=1), value_rows(x, x[:, :0]), x[:, 0], seed=0, most_rows=0)

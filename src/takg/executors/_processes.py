@@ -24,6 +24,7 @@ from takg.errors import InputError, TakgError
 
 _THREADS_SETTING = "OMP_NUM_THREADS"
 _PR_SET_PDEATHSIG = 1
+_PING, _READY = b"ping", "ready"
 _POLL = 0.5  # seconds between two looks whether a process lives
 _PATIENCE = 5.0  # seconds for a process to end that has nothing more to say
 _environment_lock = threading.Lock()
@@ -51,6 +52,14 @@ class _Worker(NamedTuple):
             if not self.process.is_alive() and not self.connection.poll():
                 raise EOFError
         return self.connection.recv()
+
+    def is_ready(self) -> bool:
+        """Whether it lives; one that was killed a moment ago may still seem to, and would not answer."""
+        try:
+            self.connection.send_bytes(_PING)
+            return bool(self.received() == _READY)
+        except (EOFError, OSError):
+            return False
 
     def obituary(self) -> str:
         self.process.join(_PATIENCE)
@@ -117,7 +126,7 @@ class LocalProcesses:
             if self._is_closed:
                 task.future.cancel()
             trouble = None
-            if not task.future.cancelled() and (worker is None or not worker.process.is_alive()):
+            if not task.future.cancelled() and (worker is None or not worker.is_ready()):
                 _end(worker)
                 worker, trouble = self._started()
             with self._lock:
@@ -182,12 +191,15 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     _let_the_system_kill_it_with_its_parent()
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    connection.send("ready")
+    connection.send(_READY)
     while True:
         try:
             payload = connection.recv_bytes()
         except (EOFError, OSError):
             return
+        if payload == _PING:
+            connection.send(_READY)
+            continue
         try:
             function, arguments = pickle.loads(payload)
             answer = pickle.dumps((True, function(*arguments)))

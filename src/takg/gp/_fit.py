@@ -73,6 +73,7 @@ def fit(
     draws: int = 10,
     chains: Chains | None = None,
     steps: int | None = None,
+    most_rows: int = 400,
 ) -> Fit:
     """Sample the hyperparameters given the data and condition on the data under each sample.
 
@@ -83,12 +84,16 @@ def fit(
         chains: where an earlier fit of the same model ended; without it, walkers start from the Laplace
             approximation at the best of several modes.
         steps: how often the ensemble moves; by default few from earlier chains and more from a cold start.
+        most_rows: with more than this, the hyperparameters are learned from so many rows, drawn at random. Every
+            sample is then conditioned on all of them.
     """
     check_data(model, rows, y)
     if draws < 1:
         raise InputError(f"draws={draws}: expected at least 1")
     if steps is not None and steps < 2:
         raise InputError(f"steps={steps}: expected at least 2")
+    if most_rows < 1:
+        raise InputError(f"most_rows={most_rows}: expected at least 1")
     if not 0 <= seed < 2**32:
         raise InputError(f"seed={seed}: expected an integer in 0..2**32 - 1")
     names = tuple(model.priors)
@@ -96,15 +101,26 @@ def fit(
         raise InputError(f"chains are of {chains.names}; expected those of this model, {names}: start without chains")
 
     with threads_for(len(rows)):
-        return _sampled(model, rows, y, seed=seed, draws=draws, chains=chains, steps=steps)
+        return _sampled(model, rows, y, seed=seed, draws=draws, chains=chains, steps=steps, most_rows=most_rows)
 
 
 def _sampled(
-    model: Model, rows: Rows, y: Tensor, *, seed: int, draws: int, chains: Chains | None, steps: int | None
+    model: Model,
+    rows: Rows,
+    y: Tensor,
+    *,
+    seed: int,
+    draws: int,
+    chains: Chains | None,
+    steps: int | None,
+    most_rows: int,
 ) -> Fit:
     names = tuple(model.priors)
-    density = LogDensity(model=model, rows=rows, y=y)
     random = np.random.RandomState(seed)  # emcee speaks this older generator
+    density = LogDensity(model=model, rows=rows, y=y)
+    if len(rows) > most_rows:
+        chosen = torch.from_numpy(np.sort(random.permutation(len(rows))[:most_rows]))
+        density = LogDensity(model=model, rows=rows[chosen], y=y[chosen])
     n_walkers = max(2 * len(names) + 2, draws + draws % 2)
     if chains is None:
         start = _laplace_walkers(density, len(names), n_walkers, random)
@@ -123,8 +139,7 @@ def _sampled(
     state = emcee.State(start.numpy(), random_state=random.get_state())
     last = sampler.run_mcmc(state, steps, skip_initial_state_check=True)
 
-    chosen = random.permutation(n_walkers)[:draws]
-    theta = model.unpack(torch.from_numpy(last.coords[chosen]))
+    theta = model.unpack(torch.from_numpy(last.coords[random.permutation(n_walkers)[:draws]]))
     return Fit(
         posterior=condition(model, theta, rows, y),
         chains=Chains(names=names, walkers=tuple(tuple(map(float, row)) for row in last.coords)),

@@ -37,12 +37,15 @@ class Hyperparameters:
 
     def thinned(self, k: int) -> "Hyperparameters":
         """The first k samples."""
+        return self.part(slice(k))
+
+    def part(self, chosen: slice) -> "Hyperparameters":
         return Hyperparameters(
-            signal_var=self.signal_var[:k],
-            lengthscale=self.lengthscale[:k],
-            fidelity=tuple(tuple(one[:k] for one in parameters) for parameters in self.fidelity),
-            noise_var=self.noise_var[:k],
-            gradient_noise_var=self.gradient_noise_var[:k],
+            signal_var=self.signal_var[chosen],
+            lengthscale=self.lengthscale[chosen],
+            fidelity=tuple(tuple(one[chosen] for one in parameters) for parameters in self.fidelity),
+            noise_var=self.noise_var[chosen],
+            gradient_noise_var=self.gradient_noise_var[chosen],
         )
 
 

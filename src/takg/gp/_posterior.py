@@ -13,6 +13,8 @@ from takg.gp._rows import Rows, check_rows, joined, value_rows
 from takg.numerics import extended_factor, jittered_cholesky
 
 
+_ENTRIES_AT_ONCE = 10_000_000  # of covariance matrices that are made at a time
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
     """g given n rows, under each of H hyperparameter samples. H leads every result."""
@@ -96,16 +98,11 @@ class Posterior:
 def condition(model: Model, theta: Hyperparameters, rows: Rows, y: Tensor) -> Posterior:
     """The posterior of g given observations y (n,) at rows."""
     check_data(model, rows, y)
-    factor = jittered_cholesky(_observed_covariance(model, theta, rows))
-    return Posterior(
-        model=model,
-        theta=theta,
-        rows=rows,
-        y=y,
-        L=factor.L,
-        weights=_solve(factor.L, y),
-        jitter=factor.jitter,
-    )
+    size = max(1, _ENTRIES_AT_ONCE // len(rows) ** 2)
+    parts = [theta.part(slice(i, i + size)) for i in range(0, theta.H, size)]
+    factors = [jittered_cholesky(_observed_covariance(model, part, rows)) for part in parts]
+    L, jitter = (torch.cat(pieces) if len(parts) > 1 else pieces[0] for pieces in zip(*factors, strict=True))
+    return Posterior(model=model, theta=theta, rows=rows, y=y, L=L, weights=_solve(L, y), jitter=jitter)
 
 
 def sigma_tilde(post: Posterior, x_new: Tensor, rows: Rows) -> Tensor:

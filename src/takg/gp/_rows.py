@@ -32,6 +32,15 @@ class Rows:
     def __len__(self) -> int:
         return self.x.shape[-2]
 
+    def __getitem__(self, chosen: Tensor) -> "Rows":
+        """Some of the rows, by index."""
+        return Rows(
+            x=self.x[..., chosen, :],
+            s=self.s[..., chosen, :],
+            part=self.part[chosen],
+            noise_scale=self.noise_scale[chosen],
+        )
+
     @property
     def has_gradients(self) -> bool:
         return bool((self.part > 0).any())

@@ -18,20 +18,17 @@ from takg.acquisition import Acquisition, Valuation
 from takg.errors import InputError
 from takg.numerics import minimise, sobol_points, threads_for
 from takg.optim._region import Choice, Region, Runs, runs_of
+from takg.optim._screen import basket_starts, cold_starts, log_value, reach, scores, spread_out, value_parts
 
 METHODS = ("sample_average", "stochastic")
-_SCREEN_SAMPLES, _SCREEN_DRAWS, _SCREEN_IN_ALL = 5, 2, 20  # few samples need more draws to find the right hill
-_ROUNDS, _PARENTS = 3, 40  # of breeding starts
-_FAR, _NEAR = 0.25, 0.05  # how far apart starts are, on the cube's edges
-_STAGES = ((1.0, 10), (0.4, 15), (0.25, None))  # share of the starts that go on, and for how many passes
-_STEPS_BESIDE = (0.003, 0.1)  # how far from the data's x to start beside them
-_LAST = 3  # starts that always go on
-_FINALISTS = 6  # ends that are valued with more draws
+_ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
+_SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
+_CLIMBERS, _LAST, _FINER = 6, 2, 4  # starts that go on after the first and second stage; draws of the third, times
+_TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
+_FINALISTS = 3  # ends that are valued with more draws
 _ROUNDING = 1e-9  # by which what can be run may miss where a run stands
 _TINY = 1e-300  # a value of information of 0 has no logarithm
 _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stochastic steps, and their limits
-_BASKET_RUNGS, _BASKET_SHARES = (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0), (0.4, 0.95)
-_RUNGS = (0.2, 0.4, 0.7, 1.0)  # where on the cube's edge the incumbents are tried as starts
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
 Source = tuple[int | None, ...]
@@ -77,9 +74,9 @@ def maximise(
     basket: Sequence[tuple[Tensor, Tensor]] = (),
     q: int = 1,
     method: str = "sample_average",
-    restarts: int = 16,
-    raw: int = 512,
-    passes: int = 60,
+    restarts: int = 32,
+    raw: int = 384,
+    passes: int = 36,
     winners: Tensor | None = None,
     snap: Snap | None = None,
     final_draws: int = 64,
@@ -137,7 +134,7 @@ def _maximise_alone(
     snap: Snap | None,
 ) -> Suggestion:
     runs, starts = _starts(acquisition, region, seed, basket, settings, winners)
-    ends = _ascend(acquisition, region, starts, runs, settings, seed)
+    ends = _ascend(acquisition, region, starts, runs, settings, seed, len(basket))
     sources: list[Source] = [(j,) for j in range(len(basket))]
     sources += [(None,)] * (len(starts) - len(basket))
     return _best(acquisition, region, ends, runs, sources, snap, settings, seed)
@@ -172,13 +169,13 @@ def _maximise_jointly(
         growing = growing.with_pending(one.x, one.S)
     x = torch.stack([one.x[0] for one in chosen])[None]  # (1, q, d)
     S = torch.stack([one.S[0] for one in chosen])[None]
-    B = settings.restarts
+    B = math.ceil(settings.restarts / 2)  # all on one hill
     runs = region.new_runs(B, q)
     for i, j in enumerate(source):
         if j is not None:
             runs.x[:, i], runs.s[:, i] = basket[j]
     start = region.encode(Choice(x.expand(B, -1, -1), S.expand(B, -1, -1, -1)), runs)
-    nudge = 0.1 * (sobol_points(B, q * region.p, seed=seed) - 0.5)
+    nudge = 2 * reach(acquisition, region, start) * (sobol_points(B, q * region.p, seed=seed) - 0.5)
     nudge[0] = 0.0
     lower, upper = region.bounds(runs)
     ends = _ascend(acquisition, region, (start + nudge).clamp(lower, upper), runs, settings, seed)
@@ -190,163 +187,108 @@ def _starts(
     acquisition: Acquisition, region: Region, seed: int, basket: Basket, settings: _Settings, winners: Tensor | None
 ) -> tuple[Runs, Tensor]:
     """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
-    points = [sobol_points(settings.raw, region.p, seed=seed), _incumbents(acquisition, region)]
-    points.append(_beside_data(acquisition, region, settings.raw, seed))
-    if winners is not None:
-        points.append(winners)
-    cold = torch.cat(points)
-    draws = max(_SCREEN_DRAWS, _SCREEN_IN_ALL // acquisition.post.theta.H)
-    coarse = acquisition.thinned(_SCREEN_SAMPLES, draws=draws, polish=0)
-    cold, score = _bred(coarse, region, cold, max(1, settings.raw // 2), seed)
-    cold = cold[_spread_out(score, cold, settings.restarts)]
+    cold = cold_starts(
+        acquisition,
+        region,
+        rough=_roughly(acquisition),
+        count=settings.restarts,
+        raw=settings.raw,
+        winners=winners,
+        seed=seed,
+    )
     new = region.new_runs(len(cold), 1)
     old = runs_of(basket, region)
-    warm = _basket_starts(acquisition, region, old)
+    warm = basket_starts(acquisition, region, old)
     return Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])), torch.cat([warm, cold])
 
 
-def _scores(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
-    with torch.no_grad():
-        return _log_value(acquisition, region, z, runs)
-
-
-def _basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor:
-    """The best of many steps up from where each run stands, (basket, p): a run has this one start only."""
-    count, ways = len(old.x), _BASKET_SHARES if region.kept > 1 else _BASKET_SHARES[:1]
-    rungs = [
-        [rung] * (region.d + region.m) + [share] * (region.p - region.d - region.m)
-        for rung in _BASKET_RUNGS
-        for share in ways
-    ]
-    ladder = torch.tensor(rungs, dtype=torch.float64)  # (rungs, p); the bounds replace x
-    runs = Runs(old.x.repeat_interleave(len(ladder), 0), old.s.repeat_interleave(len(ladder), 0))
-    z = ladder.repeat(count, 1).clamp(*region.bounds(runs))
-    if count == 0:
-        return z
-    best = _scores(acquisition, region, z, runs).reshape(count, -1).argmax(-1)
-    return z.reshape(count, -1, region.p)[torch.arange(count), best]
-
-
-def _bred(acquisition: Acquisition, region: Region, z: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Points of the cube and, in a few rounds, mutants of the best of them; and the score of each.
-
-    With little noise the value is high in narrow places, which gradients do not see from afar.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    score = _scores(acquisition, region, z, region.new_runs(len(z), 1))
-    for _ in range(_ROUNDS):
-        parents = z[score.topk(min(_PARENTS, len(z))).indices]
-        parents = parents[torch.arange(count) % len(parents)]
-        low, high = (math.log(size) for size in _STEPS_BESIDE)
-        size = (low + (high - low) * torch.rand(count, 1, generator=generator, dtype=torch.float64)).exp()
-        moves = torch.rand(count, region.p, generator=generator, dtype=torch.float64) < 0.5
-        noise = torch.randn(count, region.p, generator=generator, dtype=torch.float64)
-        children = (parents + size * moves * noise).clamp(0, 1)
-        z = torch.cat([z, children])
-        score = torch.cat([score, _scores(acquisition, region, children, region.new_runs(count, 1))])
-    return z, score
-
-
-def _incumbents(acquisition: Acquisition, region: Region) -> Tensor:
-    """Where the mean is smallest under each sample, at several fidelities."""
-    best = acquisition.simulator.minimisers[:, 0].unique(dim=0)  # (k, d)
-    shares = torch.tensor(_RUNGS, dtype=torch.float64)
-    z = torch.full((len(best), len(shares), region.p), 0.5, dtype=torch.float64)
-    z[..., : region.d] = best[:, None]
-    z[..., region.d : region.d + region.m] = shares[:, None]
-    return z.flatten(0, 1)
-
-
-def _beside_data(acquisition: Acquisition, region: Region, count: int, seed: int) -> Tensor:
-    """Small steps from the x of the data: with little noise the slope there can be worth more than a new place."""
-    known = acquisition.post.rows.x.unique(dim=0)
-    z = sobol_points(count, region.p + 1, seed=seed + 1)
-    z, size = z[:, :-1], _STEPS_BESIDE[0] * (_STEPS_BESIDE[1] / _STEPS_BESIDE[0]) ** z[:, -1:]
-    beside = known[torch.arange(count) % len(known)]
-    z[:, : region.d] = beside + size * (2 * z[:, : region.d] - 1)
-    return z.clamp(0, 1)
-
-
-def _spread_out(score: Tensor, z: Tensor, count: int) -> Tensor:
-    """Indices of the best points that are not next to a better one already chosen.
-
-    Half of them keep far apart: the scores are rough, and the highest places they show may all be on one hill.
-    """
-    chosen: list[int] = []
-    for radius, limit in ((_FAR, count // 2), (_NEAR, count), (-1.0, count)):  # the last takes anything
-        is_free = torch.ones(len(z), dtype=torch.bool)
-        is_free[chosen] = False
-        for i in chosen:
-            is_free &= (z - z[i]).abs().amax(-1) > radius
-        while len(chosen) < limit and is_free.any():
-            i = int(score.masked_fill(~is_free, -torch.inf).argmax())
-            chosen.append(i)
-            is_free &= (z - z[i]).abs().amax(-1) > radius
-            is_free[i] = False
-    return torch.tensor(chosen)
-
-
-def _value_parts(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
-    """Value of information and cost, (B,) each."""
-    choice = region.decode(z, runs)
-    return acquisition.gain(choice.x, choice.S).value, acquisition.batch_cost(choice.x, choice.S, runs.s)
-
-
-def _log_value(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
-    voi, cost = _value_parts(acquisition, region, z, runs)
-    return voi.clamp_min(_TINY).log() - cost.log()
+def _roughly(acquisition: Acquisition) -> Acquisition:
+    """Few samples, few outcomes. The draws are others: a start that they flatter is found out by the next stage."""
+    samples = min(_ROUGH_SAMPLES, acquisition.post.theta.H)
+    fresh = acquisition.redrawn((acquisition.simulator.seed + 15_485_863) % 2**31)
+    return fresh.thinned(samples, draws=math.ceil(_ROUGH_OUTCOMES / samples), polish=1)
 
 
 def _ascend(
-    acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, settings: _Settings, seed: int
-) -> _Ascent:
-    if settings.method == "stochastic":
-        return _stochastic(acquisition, region, starts, runs, settings.passes, seed)
-    stages = _STAGES if settings.in_stages else ((1.0, None),)
-    return _sample_average(acquisition, region, starts, runs, settings.passes, stages)
-
-
-def _sample_average(
     acquisition: Acquisition,
     region: Region,
     starts: Tensor,
     runs: Runs,
-    passes: int,
-    stages: Sequence[tuple[float, int | None]],
+    settings: _Settings,
+    seed: int,
+    fixed: int = 0,
 ) -> _Ascent:
+    if settings.method == "stochastic":
+        return _stochastic(acquisition, region, starts, runs, settings.passes, seed)
+    if settings.in_stages:
+        return _in_stages(acquisition, region, starts, runs, settings.passes, fixed)
+    return _sample_average(acquisition, region, starts, runs, settings.passes)
+
+
+def _in_stages(
+    acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, fixed: int
+) -> _Ascent:
+    """Climb roughly from all starts, then properly from the best and the `fixed` first ones, then finely from few.
+
+    Many starts are needed to find the right hill, and few to climb it; where its top is takes more draws to say.
+    """
+    rough, fine = int(_SHARE_ROUGH * passes), int(_SHARE_FINE * passes)
+    z = starts.clone()
+    value = torch.full((len(z),), -math.inf, dtype=torch.float64)
+    is_converged = torch.zeros(len(z), dtype=torch.bool)
+    history = torch.zeros(len(z), passes, dtype=torch.float64)
+
+    def climb(kind: Acquisition, who: Tensor, begin: int, length: int) -> None:
+        part = _sample_average(kind, region, z[who], _members(runs, who), length)
+        z[who], value[who], is_converged[who] = part.z, part.value, part.is_converged
+        history[who, begin : begin + length] = part.history
+
+    if rough:
+        climb(_roughly(acquisition), torch.arange(len(z)), 0, rough)
+        value.fill_(-math.inf)  # what few draws said does not compare with what is next
+    cold = torch.arange(fixed, len(z))
+    score = scores(acquisition, region, z[cold], _members(runs, cold))
+    best = cold[spread_out(acquisition, region, score, z[cold], _CLIMBERS)]
+    climb(acquisition, torch.cat([torch.arange(fixed), best]), rough, passes - rough - fine)
+    if fine:
+        simulator = acquisition.simulator
+        finely = acquisition.redrawn(simulator.seed, draws=_FINER * simulator.draws)
+        top = value.topk(min(_CLIMBERS, len(z))).indices
+        score = scores(finely, region, z[top], _members(runs, top))
+        climb(finely, top[score.topk(min(_LAST, len(top))).indices], passes - fine, fine)
+    return _Ascent(z, value, is_converged, history.cummax(1).values)
+
+
+def _members(runs: Runs, who: Tensor) -> Runs:
+    return Runs(runs.x[who], runs.s[who])
+
+
+def _sample_average(acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int) -> _Ascent:
     """Fixed draws, all problems in one batched quasi-Newton ascent of log VOI - log cost.
 
-    All starts climb a little, then only those that got highest go on: many starts are needed to find the right
-    hill, and few to climb it.
+    Each variable of each problem is measured in units of its reach: a step of 1 then means as much next to a known
+    x as far away, and curvature is learnt in a few passes.
     """
     lower, upper = region.bounds(runs)
     z = starts.clamp(lower, upper)
+    unit = reach(acquisition, region, z)
     history = torch.full((len(z), passes), -math.inf, dtype=torch.float64)
-    value = torch.full((len(z),), -math.inf, dtype=torch.float64)
-    is_converged = torch.zeros(len(z), dtype=torch.bool)
-    alive = torch.arange(len(z))
     spent = 0
-    for share, length in stages:
-        alive = alive[value[alive].argsort(descending=True)[: max(_LAST, math.ceil(share * len(z)))]]
-        left = min(length or passes, passes - spent)
-        if left < 1:
-            break
 
-        def objective(points: Tensor, index: Tensor, alive: Tensor = alive) -> tuple[Tensor, Tensor]:
-            nonlocal spent
-            points = points.detach().requires_grad_()
-            rows = alive[index]
-            found = _log_value(acquisition, region, points, Runs(runs.x[rows], runs.s[rows]))
-            (gradient,) = torch.autograd.grad(found.sum(), points)
-            history[rows, min(spent, passes - 1)] = found.detach()
-            spent += 1
-            return -found.detach(), -gradient
+    def objective(points: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal spent
+        at = (points * unit[index]).clamp(lower[index], upper[index]).requires_grad_()
+        found = log_value(acquisition, region, at, _members(runs, index))
+        (gradient,) = torch.autograd.grad(found.sum(), at)
+        history[index, spent] = found.detach()
+        spent += 1
+        return -found.detach(), -gradient * unit[index]
 
-        result = minimise(
-            objective, z[alive], lower[alive], upper[alive], max_passes=left, tolerance=1e-3, first_step=0.03
-        )
-        z[alive], value[alive], is_converged[alive] = result.x, -result.value, result.converged
-    return _Ascent(z, value, is_converged, history.cummax(1).values.exp())
+    low, high = lower / unit, upper / unit
+    result = minimise(objective, z / unit, low, high, max_passes=passes, tolerance=_TOLERANCE, first_step=_FIRST_MOVE)
+    z = (result.x * unit).clamp(lower, upper)
+    z = torch.where(result.x >= high, upper, torch.where(result.x <= low, lower, z))  # free of rounding
+    return _Ascent(z, -result.value, result.converged, history.cummax(1).values.exp())
 
 
 def _stochastic(
@@ -366,7 +308,7 @@ def _stochastic(
     for t in range(passes):
         fresh = acquisition.redrawn((seed + 7919 * (t + 1)) % 2**31)
         z = z.detach().requires_grad_()
-        voi, cost = _value_parts(fresh, region, z, runs)
+        voi, cost = value_parts(fresh, region, z, runs)
         (gradient,) = torch.autograd.grad((voi / cost).sum(), z)
         z = z.detach()
         if t < _SCALING:

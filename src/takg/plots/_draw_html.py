@@ -147,7 +147,7 @@ def _curves(info: Curves) -> tuple[list[Json], Json]:
         marker = {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": VERMILION}}
         traces.append(_markers(places, info, f"{DIVERGED} here") | {"marker": marker})
     x_axis = _axis("trial" if info.axis is None else info.axis) | _range(info.x_low, info.x_high, info.is_x_log)
-    layout: Json = {"xaxis": x_axis, "yaxis": _value_axis(info.scale, info.sign)}
+    layout: Json = {"xaxis": x_axis, "yaxis": _value_axis(info.scale, value_words(info.sign))}
     if info.others:
         what = _safe(" × ".join(shown(name, 16) for name in info.others))
         layout["legend"] = _LEGEND | {"title": {"text": f"{'line width' if info.are_lines else 'size'}: {what}"}}
@@ -216,8 +216,7 @@ def _costs(info: Costs) -> tuple[list[Json], Json]:
         which = _nth(i)
         pairs = list(itertools.pairwise(histogram.edges))
         between = [f"{number(a)} to {number(b)}" if b - a != 1 else number((a + b) / 2) for a, b in pairs]
-        centres = [math.sqrt(a * b) if histogram.is_log else (a + b) / 2 for a, b in pairs]
-        places = [math.log10(centre) for centre in centres] if histogram.is_log else centres
+        places = [math.log10(a * b) / 2 if histogram.is_log else (a + b) / 2 for a, b in pairs]
         widths = [math.log10(b / a) if histogram.is_log else b - a for a, b in pairs]
         for name, colour, heights in ((SPENT_NEW, SKY, histogram.new), (SPENT_CONTINUED, BLUE, histogram.continued)):
             traces.append(
@@ -271,7 +270,7 @@ def _progress(info: Progress) -> tuple[list[Json], Json]:
         name = f"{PREDICTED}: {number(mean)}<br>({number(low)} to {number(high)}, {BAND})"
         traces.append(_error_bars(info.predicted, info.scale, ORANGE) | {"name": name})
     x_axis = _axis(f"cost spent ({info.unit})") | {"range": [0, info.total * 1.04 or 1]}
-    return traces, {"xaxis": x_axis, "yaxis": _value_axis(info.scale, info.sign)}
+    return traces, {"xaxis": x_axis, "yaxis": _value_axis(info.scale, value_words(info.sign))}
 
 
 def _error_bars(band: Band, scale: Scale, colour: str) -> Json:
@@ -308,7 +307,7 @@ def _prediction(info: Prediction) -> tuple[list[Json], Json]:
         "marker": {"size": 6, "color": INK},
         "name": "observed",
     }
-    y_axis = _value_axis(info.scale, info.sign)
+    y_axis = _value_axis(info.scale, value_words(info.sign))
     if info.axis is None:
         bar = _error_bars(info.own, info.scale, BLUE) | {"x": [1]}
         x_axis = _axis("") | {"tickvals": [0, 1], "ticktext": ["observed", "predicted"], "range": [-0.6, 1.6]}
@@ -371,7 +370,7 @@ def _slices(info: Slices) -> tuple[list[Json], Json]:
         parts += [_crosses(one, info)] if one.diverged else []
         traces += [part | {"xaxis": f"x{which}", "yaxis": f"y{which}"} for part in parts]
         layout[f"xaxis{which}"] = _slice_axis(one) | {"domain": columns[i % across], "anchor": f"y{which}"}
-        y_axis = _value_axis(info.scale, info.sign, is_labelled=i % across == 0)
+        y_axis = _value_axis(info.scale, ("value" if down > 1 else value_words(info.sign)) if i % across == 0 else "")
         layout[f"yaxis{which}"] = y_axis | {"domain": rows[i // across], "anchor": f"x{which}"}
         if one.best is not None:
             where = {"x0": one.best, "x1": one.best, "y0": 0, "y1": 1, "xref": f"x{which}", "yref": f"y{which} domain"}
@@ -475,10 +474,9 @@ def _range(low: float, high: float, is_log: bool) -> Json:
     return {"type": "linear", "range": [low - room, high + room]}
 
 
-def _value_axis(scale: Scale, sign: float, *, is_labelled: bool = True) -> Json:
+def _value_axis(scale: Scale, title: str) -> Json:
     ends = [math.log10(end) if scale.is_log else end for end in (scale.low, scale.high)]
-    kind = {"type": "log" if scale.is_log else "linear", "range": ends}
-    return _axis(value_words(sign) if is_labelled else "") | kind
+    return _axis(title) | {"type": "log" if scale.is_log else "linear", "range": ends}
 
 
 def _panels(count: int, gap: float = 0.07) -> list[list[float]]:

@@ -95,7 +95,10 @@ def headline(info: Info) -> tuple[str, str]:
         case Slices():
             title = "Value by parameter"
             about = "blue: predicted at full fidelity, the others as recommended; dotted: the recommended value"
-            words = [about, *([f"{info.left_out} parameters with less effect left out"] if info.left_out else [])]
+            words = [
+                about,
+                *([f"{_counted(info.left_out, 'parameter')} with less effect left out"] if info.left_out else []),
+            ]
     if isinstance(info, Curves | Slices) and info.scale.hidden:
         words.append(f"{_counted(info.scale.hidden, 'value')} beyond the axis")
     return title, "; ".join([f"“{shown(info.name, 40)}”", *words])

@@ -22,7 +22,9 @@ class Problem:
     `minimum` is the exact value of the global minimum at s = 1, rounded to double precision, and
     `minimisers` are all the points, in user units, that attain it. `formula(x, s)` is the function itself in
     user units, (..., d), (..., m) -> (...,), unchecked and differentiable; `evaluate` is its checked form on
-    the unit cube.
+    the unit cube. Neither has noise: `noise_sd` is for whoever simulates observations to add. A run of which the
+    formula is NaN has diverged. `price(x, s)` is the cost in the same terms as `formula`, in full trainings; without
+    it, it is the paper's. Where the cost is not known, methods only see what they have paid.
     """
 
     name: str
@@ -32,6 +34,9 @@ class Problem:
     minimum: float
     minimisers: tuple[tuple[float, ...], ...]
     formula: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
+    price: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, repr=False)
+    cost_is_known: bool = True
+    noise_sd: float = 0.0
 
     @property
     def d(self) -> int:
@@ -61,15 +66,17 @@ class Problem:
         return self.formula(self.from_unit(x_unit), s)
 
     def cost(self, x_unit: Tensor, s: Tensor) -> Tensor:
-        """0.01 + prod_i s_i: a fixed price of validation, plus data points visited in training.
+        """0.01 + prod_i s_i, a fixed price of validation plus data points visited in training; or the problem's own.
 
         Args:
-            x_unit: (..., d), in the unit cube; the cost does not depend on it.
+            x_unit: (..., d), in the unit cube.
             s: (..., m), in [0, 1]; batch dims broadcast with those of `x_unit`.
         Returns:
             (...,).
         """
         batch = self._check(x_unit, s)
+        if self.price is not None:
+            return self.price(self.from_unit(x_unit), s).expand(batch)
         return (0.01 + s.prod(dim=-1)).expand(batch)
 
     def _check(self, x_unit: Tensor, s: Tensor) -> tuple[int, ...]:

@@ -150,6 +150,9 @@ class SqlStorage:
 
     def _write(self, connection: Connection, values: list[tuple[int, str, str, str, int]]) -> bool:
         """Whether the log was as long as the first row needs it; if not, nothing was written."""
+        # A point of a trace does not wait for the disk. The end of its evaluation does, which flushes all before it: a
+        # power cut can only take points of trainings that it ends, too.
+        self._database.flush(connection, any(kind != "observed" for _, kind, *_ in values))
         try:
             if len(values) == 1:
                 return self._database.execute(connection, _APPEND, values[0]).rowcount == 1
@@ -182,7 +185,12 @@ class SqlStorage:
 
     def _change(self, statement: str, *values: Any) -> None:
         """Run a statement that changes a row of every study; its last value is the name."""
-        if not self._database.run(lambda connection: self._database.execute(connection, statement, values).rowcount):
+
+        def change(connection: Connection) -> int:
+            self._database.flush(connection, False)
+            return self._database.execute(connection, statement, values).rowcount
+
+        if not self._database.run(change):
             raise self._no_study(values[-1])
 
     def _no_study(self, name: str) -> NoStudyError:

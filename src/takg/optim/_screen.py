@@ -1,0 +1,197 @@
+"""Where to start climbing: points of the cube that look valuable at a glance, on different hills.
+
+With little noise an acquisition function is high in narrow places: within a thousandth of a length scale of a known x,
+where a second look shows the slope, or at fidelities next to 0. So candidates are laid out on logarithmic scales around
+what is known, and steps are measured in units that shrink with the place (`reach`). Few draws see few of the hills; the
+lower confidence bound of the target, which needs none, says where else to look.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from takg.acquisition import Acquisition
+from takg.gp import Posterior
+from takg.numerics import sobol_points
+from takg.optim._region import Region, Runs
+
+_BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and from promising places, in length scales
+_SHARE_KNOWN, _SHARE_LOW = 0.4, 0.4  # of the raw points that are beside known x and beside promising places
+_PLACES, _POOL = 12, 256  # promising places, out of how many points of either kind
+_SDS = 2.0  # a place is as promising as its mean less this many sds is low
+_ROUNDS, _PARENTS = 2, 32  # of mutants
+_MOVING = 0.7  # share of the variables in which a mutant differs
+_FAR, _MIDDLE, _NEAR = 0.5, 0.25, 0.05  # how far apart places, and starts, are
+_SLOW = 4.0  # what a fidelity or a kept fraction counts for as a distance, in edges of the cube
+_NEAREST, _WIDEST = 1e-3, 0.3  # reach along x, in length scales
+_LEAST_RAMP, _ALONG = 0.1, 0.3  # reach along a fidelity is a share of it, until it is small
+_BASKET_RUNGS, _BASKET_SHARES = (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0), (0.4, 0.95)
+_AT_ONCE = 256  # points whose mean or variance is read together
+_TINY = 1e-300  # a value of information of 0 has no logarithm
+
+
+def value_parts(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
+    """Value of information and cost, (B,) each."""
+    choice = region.decode(z, runs)
+    return acquisition.gain(choice.x, choice.S).value, acquisition.batch_cost(choice.x, choice.S, runs.s)
+
+
+def log_value(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
+    voi, cost = value_parts(acquisition, region, z, runs)
+    return voi.clamp_min(_TINY).log() - cost.log()
+
+
+def scores(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
+    with torch.no_grad():
+        return log_value(acquisition, region, z, runs)
+
+
+def cold_starts(
+    acquisition: Acquisition,
+    region: Region,
+    *,
+    rough: Acquisition,
+    count: int,
+    raw: int,
+    winners: Tensor | None,
+    seed: int,
+) -> Tensor:
+    """The best of raw points and, in a few rounds, of mutants of the best of them, spread out: (count, p).
+
+    Args:
+        rough: a cheap form of the acquisition function. It polishes inner minima, if only by one pass: without it,
+            hills that are about a better answer next to the present one look flat.
+    """
+    z = _raw(acquisition, region, rough.post, raw, seed)
+    if winners is not None:
+        z = torch.cat([z, winners])
+    score = scores(rough, region, z, region.new_runs(len(z), 1))
+    generator = torch.Generator().manual_seed(seed)
+    shape = (max(1, raw // 2), region.p)
+    for _ in range(_ROUNDS):
+        parents = z[_apart(score, _comparable(acquisition, region, z), _PARENTS, (_NEAR,))]
+        parents = parents[torch.arange(shape[0]) % len(parents)]
+        size = torch.rand(shape[0], 1, generator=generator, dtype=torch.float64)
+        moves = torch.rand(shape, generator=generator, dtype=torch.float64) < _MOVING
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        children = (parents + reach(acquisition, region, parents) * size * moves * noise).clamp(0, 1)
+        z = torch.cat([z, children])
+        score = torch.cat([score, scores(rough, region, children, region.new_runs(len(children), 1))])
+    return z[spread_out(acquisition, region, score, z, count)]
+
+
+def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor:
+    """The best of many steps up from where each run stands, (basket, p): a run has this one start only."""
+    count, ways = len(old.x), _BASKET_SHARES if region.kept > 1 else _BASKET_SHARES[:1]
+    rungs = [
+        [rung] * (region.d + region.m) + [share] * (region.p - region.d - region.m)
+        for rung in _BASKET_RUNGS
+        for share in ways
+    ]
+    ladder = torch.tensor(rungs, dtype=torch.float64)  # (rungs, p); the bounds replace x
+    runs = Runs(old.x.repeat_interleave(len(ladder), 0), old.s.repeat_interleave(len(ladder), 0))
+    z = ladder.repeat(count, 1).clamp(*region.bounds(runs))
+    if count == 0:
+        return z
+    best = scores(acquisition, region, z, runs).reshape(count, -1).argmax(-1)
+    return z.reshape(count, -1, region.p)[torch.arange(count), best]
+
+
+def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, seed: int) -> Tensor:
+    """Beside known x, those of the lowest mean first, beside promising places, and all over."""
+    known = _known(acquisition)
+    known = known[torch.cat([post.target_mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
+    places = _promising(acquisition, post, known, seed)
+    by_known, by_places = int(_SHARE_KNOWN * count), int(_SHARE_LOW * count)
+    return torch.cat(
+        [
+            sobol_points(count - by_known - by_places, region.p, seed=seed),
+            _beside(acquisition, region, known, by_known, _BESIDE_KNOWN, seed + 1),
+            _beside(acquisition, region, places, by_places, _BESIDE_LOW, seed + 2),
+        ]
+    )
+
+
+def _promising(acquisition: Acquisition, post: Posterior, known: Tensor, seed: int) -> Tensor:
+    """Places apart from each other where the target may well be low, (k, d)."""
+    low = acquisition.simulator.minimisers[:, 0].unique(dim=0)
+    pool = torch.cat([low, known[:_POOL], sobol_points(_POOL, post.model.d, seed=seed + 3)])
+    bound = torch.cat([_lower_bound(post, part) for part in pool.split(_AT_ONCE)])
+    return pool[_apart(-bound, pool / _lengthscale(acquisition), _PLACES, (_FAR, 0.0))]
+
+
+def _lower_bound(post: Posterior, x: Tensor) -> Tensor:
+    rows = post.target_rows(x)
+    return (post.mean(rows) - _SDS * post.variance(rows).sqrt()).mean(0)
+
+
+def _beside(
+    acquisition: Acquisition, region: Region, places: Tensor, count: int, span: tuple[float, float], seed: int
+) -> Tensor:
+    """Steps from the places in all directions, their lengths spread over orders of magnitude."""
+    if count == 0:
+        return torch.empty(0, region.p, dtype=torch.float64)
+    least, most = span
+    z = sobol_points(count, region.p + 1, seed=seed)
+    length = least * (most / least) ** z[:, -1:]
+    way = torch.special.ndtri(z[:, : region.d].clamp(1e-6, 1 - 1e-6))
+    way = length * way / way.norm(dim=-1, keepdim=True)
+    x = places[torch.arange(count) % len(places)] + way * _lengthscale(acquisition)
+    return torch.cat([x, z[:, region.d : -1]], dim=-1).clamp(0, 1)
+
+
+def spread_out(acquisition: Acquisition, region: Region, score: Tensor, z: Tensor, count: int) -> Tensor:
+    """Indices of the best points (B, q p) that are not next to a better one already chosen.
+
+    Half of them keep well apart: the scores are rough, and the highest places they show may all be on one hill.
+    """
+    points = _comparable(acquisition, region, z)
+    first = _apart(score, points, count // 2, (_MIDDLE,))
+    return _apart(score, points, count, (_NEAR, -1.0), first.tolist())  # -1 takes anything
+
+
+def _apart(score: Tensor, points: Tensor, count: int, radii: Sequence[float], chosen: Sequence[int] = ()) -> Tensor:
+    """Indices of the highest points, none within a radius of another; each radius in turn, until there are enough."""
+    found = list(chosen)
+    for radius in radii:
+        is_free = torch.ones(len(points), dtype=torch.bool)
+        is_free[found] = False
+        for i in found:
+            is_free &= (points - points[i]).abs().amax(-1) > radius
+        while len(found) < count and is_free.any():
+            i = int(score.masked_fill(~is_free, -torch.inf).argmax())
+            found.append(i)
+            is_free &= (points - points[i]).abs().amax(-1) > radius
+            is_free[i] = False
+    return torch.tensor(found, dtype=torch.long)
+
+
+def _comparable(acquisition: Acquisition, region: Region, z: Tensor) -> Tensor:
+    """Points (B, q p) in units in which a distance of 1 is far."""
+    units = z.new_full((region.p,), _SLOW)
+    units[: region.d] = _lengthscale(acquisition)
+    return (z.reshape(len(z), -1, region.p) / units).flatten(1)
+
+
+def reach(acquisition: Acquisition, region: Region, z: Tensor) -> Tensor:
+    """How far each variable of points (B, q p) can go until the value is likely to be another, (B, q p).
+
+    Along x no farther than the nearest known x: there the value changes with the ratio of the distances.
+    """
+    unit = _lengthscale(acquisition)
+    widths = [region.d, region.m, region.p - region.d - region.m]
+    x, ramp, shares = z.reshape(len(z), -1, region.p).split(widths, dim=-1)  # (B, q, ...)
+    gap = torch.cdist(x / unit, _known(acquisition) / unit).amin(-1, keepdim=True).clamp(_NEAREST, _WIDEST)
+    parts = torch.cat([gap * unit, _ALONG * ramp.clamp_min(_LEAST_RAMP), torch.full_like(shares, _ALONG)], dim=-1)
+    return parts.flatten(1)
+
+
+def _known(acquisition: Acquisition) -> Tensor:
+    distinct: Tensor = acquisition.post.rows.x.unique(dim=0)
+    return distinct
+
+
+def _lengthscale(acquisition: Acquisition) -> Tensor:
+    """Typical of the samples, at most the edge of the cube, (d,)."""
+    return acquisition.post.theta.lengthscale.log().mean(0).exp().clamp_max(1.0)

@@ -1,0 +1,150 @@
+"""Problems whose low fidelity says little, or the wrong thing, about the target; docs/benchmarks.md."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from takg.fidelity import FidelitySpace
+from takg.problems._synthetic import Problem, branin, hartmann3
+
+__all__ = ["LYING", "crossing", "diverging", "misleading", "misleading_data", "mute", "static"]
+
+_TRACE = FidelitySpace(names=("iterations",), trace_dims=(0,))
+_DATA_AND_TRACE = FidelitySpace(names=("data", "iterations"), trace_dims=(1,))
+
+
+def mute() -> Problem:
+    """Branin that fades into a constant: at s = 0 all designs look the same."""
+    truth, level = branin(), 55.0  # near its mean
+
+    def formula(x: Tensor, s: Tensor) -> Tensor:
+        return s[..., 0] * truth.formula(x, torch.ones_like(s)) + (1 - s[..., 0]) * level
+
+    return Problem(
+        name="mute",
+        lower=truth.lower,
+        upper=truth.upper,
+        fidelities=_TRACE,
+        minimum=truth.minimum,
+        minimisers=truth.minimisers,
+        formula=formula,
+    )
+
+
+def static() -> Problem:
+    """Hartmann-3 that fades into a fixed picture of pure noise: at s = 0 neighbours have nothing in common."""
+    truth = hartmann3()
+
+    def formula(x: Tensor, s: Tensor) -> Tensor:
+        # Digits of a fast sine, as good as random; uniform on [-3, 0], the range of the function.
+        digits = 43758.5453 * torch.sin(x @ x.new_tensor((1271.9, 3117.7, 2693.3)))
+        noise = 3 * (digits - torch.floor(digits)) - 3
+        return s[..., 0] * truth.formula(x, torch.ones_like(s)) + (1 - s[..., 0]) * noise
+
+    return Problem(
+        name="static",
+        lower=truth.lower,
+        upper=truth.upper,
+        fidelities=_TRACE,
+        minimum=truth.minimum,
+        minimisers=truth.minimisers,
+        formula=formula,
+    )
+
+
+def misleading() -> Problem:
+    """A wide well that is the deeper one until s = 0.5 and gone at 1, and the narrow one that stays."""
+    return Problem(
+        name="misleading",
+        lower=(0.0,) * 3,
+        upper=(1.0,) * 3,
+        fidelities=_TRACE,
+        minimum=0.0,
+        minimisers=(_TRUE_WELL,),
+        formula=lambda x, s: _wells(x, s[..., 0]),
+    )
+
+
+def misleading_data() -> Problem:
+    """`misleading` with two fidelities: few data mislead as a low s does there, and iterations have yet to converge."""
+
+    def formula(x: Tensor, s: Tensor) -> Tensor:
+        data, iterations = s.unbind(dim=-1)
+        rate = 3 + 5 * x[..., 0]
+        return _wells(x, data) + _left(iterations, rate)
+
+    return Problem(
+        name="misleading-data",
+        lower=(0.0,) * 3,
+        upper=(1.0,) * 3,
+        fidelities=_DATA_AND_TRACE,
+        minimum=0.0,
+        minimisers=(_TRUE_WELL,),
+        formula=formula,
+    )
+
+
+def crossing() -> Problem:
+    """Learning curves that cross: the larger x_1, the faster the start and the worse the end."""
+    best = (0.15, 0.6, 0.35)
+
+    def formula(x: Tensor, s: Tensor) -> Tensor:
+        end = ((x - x.new_tensor(best)) ** 2).sum(dim=-1)
+        return end + (2 - end) * _left(s[..., 0], 1 + 12 * x[..., 0])
+
+    return Problem(
+        name="crossing",
+        lower=(0.0,) * 3,
+        upper=(1.0,) * 3,
+        fidelities=_TRACE,
+        minimum=0.0,
+        minimisers=(best,),
+        formula=formula,
+    )
+
+
+def diverging() -> Problem:
+    """The larger x_1, a learning rate, the better, until trainings diverge: first late, then at once."""
+    best = (0.69, 0.4, 0.7)
+
+    def formula(x: Tensor, s: Tensor) -> Tensor:
+        end = ((x - x.new_tensor(best)) ** 2).sum(dim=-1)
+        loss = end + (2 - end) * _left(s[..., 0], 2 + 4 * x[..., 0])
+        lasts = (1 - x[..., 0]) / 0.3  # 1 and more below x_1 = 0.7
+        return torch.where(s[..., 0] > lasts, torch.nan, loss)
+
+    return Problem(
+        name="diverging",
+        lower=(0.0,) * 3,
+        upper=(1.0,) * 3,
+        fidelities=_TRACE,
+        minimum=0.0,
+        minimisers=(best,),
+        formula=formula,
+    )
+
+
+_TRUE_WELL = (0.8, 0.75, 0.3)
+_FALSE_WELL = (0.25, 0.3, 0.65)
+
+
+def _wells(x: Tensor, s: Tensor) -> Tensor:
+    """1 minus a narrow well of depth s and a wide one of depth 1 - s, far from each other; s is (...,)."""
+    near_true = ((x - x.new_tensor(_TRUE_WELL)) ** 2).sum(dim=-1)
+    near_false = ((x - x.new_tensor(_FALSE_WELL)) ** 2).sum(dim=-1)
+    return 1 - s * torch.exp(-near_true / (2 * 0.15**2)) - (1 - s) * torch.exp(-near_false / (2 * 0.25**2))
+
+
+def _left(s: Tensor, rate: Tensor) -> Tensor:
+    """The share of the way from start to end that is left at s: exponential, 1 at 0 and exactly 0 at 1."""
+    return (torch.exp(-rate * s) - torch.exp(-rate)) / (1 - torch.exp(-rate))
+
+
+LYING: Mapping[str, Problem] = MappingProxyType(
+    {
+        problem.name: problem
+        for problem in (mute(), static(), misleading(), misleading_data(), crossing(), diverging())
+    }
+)
