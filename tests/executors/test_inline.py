@@ -22,5 +22,5 @@ def test_an_interrupt_is_not_kept_but_raised() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match="^$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
         Inline().submit(interrupt)

@@ -340,12 +340,12 @@ def test_every_problem_is_solved_as_if_it_were_alone(several_runs):
 
 
 @pytest.mark.slow
-def test_giving_up_low_ascents_early_leaves_the_value_of_each_run_nearly_as_it_is(several_runs):
+def test_giving_up_low_ascents_early_costs_no_run_more_than_a_little_of_its_value(several_runs):
     post, basket = several_runs
     acquisition = an_acquisition(post, draws=16)
     choices = {"seed": 2, "basket": basket, "restarts": 6, "raw": 64, "passes": 60}
     early, late = (maximise(acquisition, TRACE, in_stages=stages, **choices) for stages in (True, False))
-    assert early.problem_values == pytest.approx(late.problem_values, rel=0.02)
+    assert all(one > 0.98 * other for one, other in zip(early.problem_values, late.problem_values, strict=True))
     assert early.source == late.source
 
 

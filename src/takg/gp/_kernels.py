@@ -9,7 +9,7 @@ Each factor is positive semi-definite for all parameters > 0, and so are their p
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,30 @@ def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor
     if model.mean_var or model.trend_dims:
         K = K + _trend_covariance(model, a, b)
     return K
+
+
+class Pairs(NamedTuple):
+    """All that the covariance of some pairs of values depends on beside the hyperparameters."""
+
+    squares: Tensor  # (d, p), squared differences
+    s_a: Tensor  # (p, m)
+    s_b: Tensor  # (p, m)
+    trend: Tensor  # (p,), covariance that the integrated trend adds
+
+
+def pairs_of(model: Model, rows: Rows, i: Tensor, j: Tensor) -> Pairs:
+    """Pairs (i, j) of rows without derivatives."""
+    trend = _trend_covariance(model, rows, rows)[i, j]
+    return Pairs((rows.x[i] - rows.x[j]).square().mT.contiguous(), rows.s[i], rows.s[j], trend)
+
+
+def covariance_of_pairs(model: Model, theta: Hyperparameters, pairs: Pairs) -> Tensor:
+    """Entries of `covariance`, (H, p)."""
+    K = profile(model.design_kernel, theta.lengthscale**-2 @ pairs.squares) * theta.signal_var[:, None]
+    for j, kind in enumerate(model.fidelity_kernels):
+        parameters = (parameter[:, None] for parameter in theta.fidelity[j])
+        K = K * _FIDELITY_FACTORS[kind](pairs.s_a[:, j], pairs.s_b[:, j], *parameters)
+    return K + pairs.trend
 
 
 def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -165,12 +189,15 @@ class _Matern52Slope(torch.autograd.Function):
 
 
 def _freeze_thaw(s: Tensor, s_b: Tensor, w: Tensor, beta: Tensor, alpha: Tensor) -> Tensor:
-    return w + (-alpha * ((s + s_b) / beta).log1p()).exp()
+    return w + (-alpha * (1 + (s + s_b) / beta).log()).exp()  # log1p is no better here, and takes twice the time
 
 
 def _data_size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
     # Clamped, since 1 - s can be -1e-17 after rounding and has no real power then.
-    return c + (1 - s).clamp_min(0) ** (1 + delta) * (1 - s_b).clamp_min(0) ** (1 + delta)
+    a, b = (1 - s).clamp_min(0), (1 - s_b).clamp_min(0)
+    if torch.is_grad_enabled():
+        return c + a ** (1 + delta) * b ** (1 + delta)
+    return c + ((1 + delta) * (a.log() + b.log())).exp()  # a quarter of the time, but without a derivative at 0
 
 
 def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:
