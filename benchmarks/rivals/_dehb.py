@@ -1,13 +1,15 @@
 """DEHB: differential evolution on Hyperband's rungs, driven by ask and tell."""
 
-import logging
 import math
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 from dehb import DEHB
+from loguru import logger
 from rivals._protocol import STEPS, Incumbent, Method, Point, Reply, Request, Setting
+
+logger.disable("dehb")  # it logs every evaluation
 
 _WORST = 1e12
 
@@ -30,7 +32,6 @@ class Dehb(Method):
             n_workers=1,
             seed=setting.seed,
             output_path=self._files.name,
-            log_level="ERROR",
         )
         self._job: dict[str, Any] = {}
 
@@ -55,6 +56,3 @@ class Dehb(Method):
 
 def _never_called(*_: Any) -> dict[str, float]:
     raise AssertionError("DEHB is asked and told; it does not evaluate")
-
-
-logging.getLogger("dehb").setLevel(logging.ERROR)

@@ -66,7 +66,7 @@ def information_gain(model: Model, representers: Tensor, candidates: Tensor, see
     noise = model.likelihood.noise.squeeze() * model.outcome_transform.stdvs.squeeze() ** 2
     sd = (covariance.diagonal()[r:] + noise).sqrt()  # (c,), of what would be seen
     shift = covariance[:r, r:] / sd  # (r, c), of the means per standard deviation of it
-    W = normal_draws(DRAWS, r, seed=seed)
+    W = normal_draws(1, DRAWS, r, seed=seed)[0]
     outcomes = math.sqrt(2) * torch.erfinv(2 * (torch.arange(OUTCOMES) + 0.5) / OUTCOMES - 1).double()
     before = _entropy(mean[None], jittered_cholesky(K).L, W)[0]
     gains = []

@@ -41,20 +41,20 @@ class Bump(TaKGZero):
 
     x_best, s_best, kept_best = (0.31, 0.82), (0.62, 0.44), 0.27
 
-    def gain(self, x, S):
+    def gain(self, x, S, *, near=None):
         gap = (x - tensor(self.x_best)).square().sum((-1, -2)) / 0.1
         gap = gap + (S[..., -1, :] - tensor(self.s_best)).square().sum((-1, -2)) / 0.2
         gap = gap + (S[..., 0, 0] - self.kept_best).square().sum(-1) / 0.3
         reduction = (-gap).exp().reshape(1, -1, 1)
-        return Gain(reduction, torch.zeros_like(reduction), 0, 1, 0.0, torch.empty(0))
+        return Gain(reduction, torch.zeros_like(reduction), 0, 1, 0.0, x.detach()[None, :, :1, None])
 
 
 class Plane(KnowledgeGradient):
     """Rises at a constant rate, in the second direction a hundred times slower."""
 
-    def gain(self, x, S):
+    def gain(self, x, S, *, near=None):
         reduction = (1 + 0.5 * x[..., 0] + 0.005 * x[..., 1]).reshape(1, -1, 1)
-        return Gain(reduction, torch.zeros_like(reduction), 0, 1, 0.0, torch.empty(0))
+        return Gain(reduction, torch.zeros_like(reduction), 0, 1, 0.0, x.detach()[None, :, :1, None])
 
 
 @dataclass
@@ -69,11 +69,11 @@ def recorded(kind, *args, **choices):
     record = Record()
 
     class Recorded(kind):
-        def gain(self, x, S):
+        def gain(self, x, S, *, near=None):
             if x.requires_grad:
                 record.x.append(x.detach().clone())
                 record.seeds.append(self.simulator.seed)
-            return super().gain(x, S)
+            return super().gain(x, S, near=near)
 
     return Recorded(*args, **choices), record
 
@@ -426,6 +426,23 @@ def test_a_continued_run_keeps_its_data_size():
     assert (found.S[0, :, 0] == 0.45).all()
     assert (found.S[0, :, 1] >= 0.2).all()
     assert found.s[0, 1] > 0.2
+
+
+def test_a_neighbour_that_would_change_the_data_of_a_continued_run_is_not_taken():
+    """Half a step more data looks like new information that costs next to nothing."""
+    post = a_posterior(("data_size", "freeze_thaw"), n=8, seed=3)
+    run = tensor([0.37]), tensor([0.45, 0.2])
+    acquisition = TaKGZero(post, cost=lambda x, s: 2 + a_dear_start(x, s), trace_dims=(1,), seed=0)
+
+    def snap(x, S):
+        more = S[None].repeat(2, 1, 1, 1)
+        more[1, ..., 0] += 0.01
+        return x[None].repeat(2, 1, 1), more
+
+    region = Region(d=1, m=2, trace_dims=(1,), s_min=(0.6, 0.6))
+    found = maximise(acquisition, region, seed=0, basket=[run], snap=snap, **QUICK)
+    assert found.source == (0,)
+    assert (found.S[..., 0] == 0.45).all()
 
 
 # Several evaluations at once

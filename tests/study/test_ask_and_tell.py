@@ -3,6 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import small
 import trainings
@@ -330,7 +331,6 @@ def test_rows_and_frames_have_one_line_for_each_point(tmp_path: Path) -> None:
         {"trial": 0, "evaluation": 0, "epochs": 1, "value": 0.9, **config},
         {"trial": 0, "evaluation": 0, "epochs": 3, "value": 0.5, **config},
     ]
-    pandas = pytest.importorskip("pandas")
     pandas.testing.assert_frame_equal(study.to_frame(), pandas.DataFrame(study.to_rows()))
 
 

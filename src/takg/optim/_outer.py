@@ -18,7 +18,7 @@ from takg.acquisition import Acquisition, Valuation
 from takg.errors import InputError
 from takg.numerics import minimise, sobol_points, threads_for
 from takg.optim._region import Choice, Region, Runs, runs_of
-from takg.optim._screen import basket_starts, cold_starts, log_value, reach, scores, spread_out, value_parts
+from takg.optim._screen import basket_starts, cold_starts, log_value, reach, scores, spread_out
 
 METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
@@ -267,22 +267,33 @@ def _sample_average(acquisition: Acquisition, region: Region, starts: Tensor, ru
     """Fixed draws, all problems in one batched quasi-Newton ascent of log VOI - log cost.
 
     Each variable of each problem is measured in units of its reach: a step of 1 then means as much next to a known
-    x as far away, and curvature is learnt in a few passes.
+    x as far away, and curvature is learnt in a few passes. Inner minima are looked for at the start and then followed
+    from the best point of each problem so far.
     """
     lower, upper = region.bounds(runs)
     z = starts.clamp(lower, upper)
     unit = reach(acquisition, region, z)
     history = torch.full((len(z), passes), -math.inf, dtype=torch.float64)
+    best = torch.full((len(z),), -math.inf, dtype=torch.float64)
+    minimisers: Tensor | None = None  # (H, B, M, J, d), at the best
     spent = 0
 
     def objective(points: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal spent
+        nonlocal spent, minimisers
         at = (points * unit[index]).clamp(lower[index], upper[index]).requires_grad_()
-        found = log_value(acquisition, region, at, _members(runs, index))
-        (gradient,) = torch.autograd.grad(found.sum(), at)
-        history[index, spent] = found.detach()
+        near = None if minimisers is None else minimisers[:, index]
+        found = log_value(acquisition, region, at, _members(runs, index), near)
+        (gradient,) = torch.autograd.grad(found.value.sum(), at)
+        value = found.value.detach()
+        if minimisers is None:
+            minimisers = found.minimisers
+        else:
+            is_better = value > best[index]
+            minimisers[:, index[is_better]] = found.minimisers[:, is_better]
+        best[index] = torch.maximum(best[index], value)
+        history[index, spent] = value
         spent += 1
-        return -found.detach(), -gradient * unit[index]
+        return -value, -gradient * unit[index]
 
     low, high = lower / unit, upper / unit
     result = minimise(objective, z / unit, low, high, max_passes=passes, tolerance=_TOLERANCE, first_step=_FIRST_MOVE)
@@ -308,8 +319,9 @@ def _stochastic(
     for t in range(passes):
         fresh = acquisition.redrawn((seed + 7919 * (t + 1)) % 2**31)
         z = z.detach().requires_grad_()
-        voi, cost = value_parts(fresh, region, z, runs)
-        (gradient,) = torch.autograd.grad((voi / cost).sum(), z)
+        choice = region.decode(z, runs)
+        ratio = fresh.gain(choice.x, choice.S).value / fresh.batch_cost(choice.x, choice.S, runs.s)
+        (gradient,) = torch.autograd.grad(ratio.sum(), z)
         z = z.detach()
         if t < _SCALING:
             squares = squares + gradient**2
@@ -321,7 +333,7 @@ def _stochastic(
         if t >= passes // 2:  # the mean of the late iterates has less noise than the last
             weight += 1.0
             average = average + (z - average) / weight
-            value = value + ((voi / cost).detach() - value) / weight
+            value = value + (ratio.detach() - value) / weight
     return _Ascent(average, value, norms[:, -1] < 0.1 * norms[:, 0].clamp_min(_TINY), norms)
 
 
@@ -389,6 +401,9 @@ def _snapped(
     is_new = runs.x.isnan().any(-1)  # (q,)
     gap = Ss - runs.s[:, None, :]  # (k, q, l, m), NaN for new runs
     is_there = (xs - runs.x).abs().amax(-1) <= _ROUNDING
+    is_fixed = torch.ones(gap.shape[-1], dtype=torch.bool)
+    is_fixed[list(acquisition.trace_dims)] = False  # a run cannot change what it has no trace of
+    is_there &= (gap[..., is_fixed].abs() <= _ROUNDING).all((-2, -1))
     goes_on = is_there & (gap >= -_ROUNDING).all((-2, -1)) & (gap > _ROUNDING).any((-2, -1))
     is_possible = (is_new | goes_on).all(-1)
     if not is_possible.any():

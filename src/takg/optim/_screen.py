@@ -7,6 +7,7 @@ lower confidence bound of the target, which needs none, says where else to look.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,20 +32,22 @@ _AT_ONCE = 256  # points whose mean or variance is read together
 _TINY = 1e-300  # a value of information of 0 has no logarithm
 
 
-def value_parts(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
-    """Value of information and cost, (B,) each."""
+class LogValue(NamedTuple):
+    value: Tensor  # (B,), log VOI - log cost
+    minimisers: Tensor  # of the inner problems, see `Gain`
+
+
+def log_value(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs, near: Tensor | None = None) -> LogValue:
+    """What is climbed; `near` has the inner minimisers of points next to these."""
     choice = region.decode(z, runs)
-    return acquisition.gain(choice.x, choice.S).value, acquisition.batch_cost(choice.x, choice.S, runs.s)
-
-
-def log_value(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
-    voi, cost = value_parts(acquisition, region, z, runs)
-    return voi.clamp_min(_TINY).log() - cost.log()
+    gain = acquisition.gain(choice.x, choice.S, near=near)
+    cost = acquisition.batch_cost(choice.x, choice.S, runs.s)
+    return LogValue(gain.value.clamp_min(_TINY).log() - cost.log(), gain.minimisers)
 
 
 def scores(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
     with torch.no_grad():
-        return log_value(acquisition, region, z, runs)
+        return log_value(acquisition, region, z, runs).value
 
 
 def cold_starts(

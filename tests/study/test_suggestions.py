@@ -1,0 +1,54 @@
+"""Suggestions of the model: the same again after a restart, and in either direction."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import EPOCHS, reloaded, small_study
+from trainings import loss
+
+import takg
+from takg.records import Asked
+from takg.study import Evaluation, Study
+
+SPACE = {"x": takg.Float(0.0, 1.0)}
+
+
+def study_of(directory: Path, direction: str) -> Study:
+    directory.mkdir()
+    return small_study(
+        directory, EPOCHS, space=SPACE, direction=direction, initial=3, samples=2, seed=5, cost="reported"
+    )
+
+
+def tell(study: Study, evaluation: Evaluation) -> None:
+    (evaluation.checkpoint / "model").write_text(str(evaluation.id))
+    trace = [
+        (epoch, study.plan.sign * loss({**evaluation.config, "y": 0.6}, epoch)) for epoch in evaluation.steps("epochs")
+    ]
+    study.tell(evaluation, trace=trace, cost=0.1 + len(trace))
+
+
+def suggestion(study: Study) -> tuple[Any, ...]:
+    event = study.log.storage.read(study.name)[-1]
+    assert isinstance(event, Asked)
+    return event.trial, event.config, event.start, event.target, event.kept
+
+
+@pytest.mark.slow
+def test_suggestions_are_the_same_after_restarts_and_in_either_direction(tmp_path: Path) -> None:
+    live, maximising = study_of(tmp_path / "live", "minimise"), study_of(tmp_path / "restarted", "maximise")
+    for number in range(5):
+        first = live.ask()
+        restarted = reloaded(tmp_path / "restarted")
+        second = restarted.ask()
+        assert suggestion(live) == suggestion(restarted), number
+        assert first.reason.get("why") == ("initial design" if number < 3 else first.reason["why"])
+        tell(live, first)
+        tell(reloaded(tmp_path / "restarted"), second) if number == 2 else tell(restarted, second)
+    assert {"new", "continued"} & {one.asked.reason["why"] for one in live.state.evaluations}
+    best, opposite = live.best, maximising.best
+    assert best.config == opposite.config
+    assert best.mean == pytest.approx(-opposite.mean) and best.sd == pytest.approx(opposite.sd)
+    assert (best.low, best.high) == (pytest.approx(-opposite.high), pytest.approx(-opposite.low))
+    assert best.low < best.mean < best.high
