@@ -7,9 +7,10 @@ from botorch.acquisition import UpperConfidenceBound
 from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
+from torch import Tensor
+
 from rivals._gp import RAW, RESTARTS, GPMethod
 from rivals._protocol import LEAST, STEPS, Request
-from torch import Tensor
 
 
 class Boca(GPMethod):

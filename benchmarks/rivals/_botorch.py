@@ -9,9 +9,10 @@ from botorch.models import SingleTaskMultiFidelityGP
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
+from torch import Tensor
+
 from rivals._gp import RAW, RESTARTS, GPMethod
 from rivals._protocol import STEPS, Point, Request
-from torch import Tensor
 
 KG_FANTASIES, KG_RAW, KG_PASSES = 32, 64, 60
 MFKG_FANTASIES = 16  # the tutorial's 128 take a minute and more for each suggestion

@@ -1,13 +1,13 @@
 """DEHB: differential evolution on Hyperband's rungs, driven by ask and tell."""
 
 import math
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 from dehb import DEHB
 from loguru import logger
-from rivals._protocol import STEPS, Incumbent, Method, Point, Reply, Request, Setting
+
+from rivals._protocol import STEPS, Incumbent, Method, Point, Reply, Request, Setting, scratch
 
 logger.disable("dehb")  # it logs every evaluation
 
@@ -21,7 +21,6 @@ class Dehb(Method):
         super().__init__(setting)
         self.incumbent = Incumbent()
         self._runs: dict[Point, tuple[int, float]] = {}  # run, and where it stands
-        self._files = tempfile.TemporaryDirectory()
         self._dehb = DEHB(
             f=_never_called,
             dimensions=setting.d,
@@ -31,7 +30,7 @@ class Dehb(Method):
             eta=3,
             n_workers=1,
             seed=setting.seed,
-            output_path=self._files.name,
+            output_path=str(scratch(self)),
         )
         self._job: dict[str, Any] = {}
 

@@ -5,10 +5,10 @@ import math
 import torch
 from botorch.models import SingleTaskMultiFidelityGP
 from botorch.models.model import Model
-from rivals._gp import GPMethod
-from rivals._protocol import Request
 from torch import Tensor
 
+from rivals._gp import GPMethod
+from rivals._protocol import Request, tensor
 from takg.numerics import jittered_cholesky, normal_draws, sobol_points
 
 REPRESENTERS, CANDIDATES, DRAWS, OUTCOMES = 50, 200, 256, 5
@@ -35,7 +35,7 @@ class Fabolas(GPMethod):
             candidates[:, d:] = candidates[:, d:] ** 3  # cheap ones are many
             half = CANDIDATES // 2
             candidates[:half, :d] = representers[torch.arange(half) % REPRESENTERS, :d]
-            candidates[:, d:] = torch.tensor([self.setting.runnable(s) for s in candidates[:, d:].tolist()])
+            candidates[:, d:] = tensor([self.setting.runnable(s) for s in candidates[:, d:].tolist()])
             gain = information_gain(model, representers, candidates, seed)
             value = gain / self.cost(candidates[:, :d], candidates[:, d:])
         return self.requests(candidates[value.argmax()][None])
@@ -43,7 +43,7 @@ class Fabolas(GPMethod):
     def _representers(self, model: Model, seed: int) -> Tensor:
         """Designs that may be the best, at the target: those with the highest confidence bounds out of many."""
         d, m = self.setting.d, self.setting.m
-        points = torch.cat([sobol_points(20 * REPRESENTERS, d, seed=seed + 1), torch.tensor(self.x).double()])
+        points = torch.cat([sobol_points(20 * REPRESENTERS, d, seed=seed + 1), tensor(self.x)])
         points = torch.cat([points, torch.ones(len(points), m)], dim=-1)
         posterior = model.posterior(points)
         bound = posterior.mean[:, 0] + 2 * posterior.variance[:, 0].sqrt()

@@ -12,9 +12,9 @@ from botorch.generation.gen import gen_candidates_scipy
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from rivals._protocol import Incumbent, Method, Point, Reply, Request, Setting, as_point, tensor
 from torch import Tensor
 
+from rivals._protocol import Incumbent, Method, Point, Reply, Request, Setting, as_point, tensor
 from takg.numerics import sobol_points
 
 RESTARTS, RAW = 5, 256  # of every acquisition function that is cheap
@@ -108,7 +108,9 @@ class GPMethod(Method):
         """Rows (q, d) or (q, d + m) as requests."""
         d = self.setting.d
         return [
-            Request(as_point(row[:d]), self.setting.runnable(row[d:].tolist()) if self.fidelity is None else self.fidelity)
+            Request(
+                as_point(row[:d]), self.setting.runnable(row[d:].tolist()) if self.fidelity is None else self.fidelity
+            )
             for row in points
         ]
 

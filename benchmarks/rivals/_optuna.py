@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import optuna
+
 from rivals._protocol import STEPS, Incumbent, Method, Point, Reply, Request, Setting
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -18,7 +19,10 @@ class OptunaMethod(Method):
     def __init__(self, setting: Setting, *, pruner: Any = None) -> None:
         super().__init__(setting)
         self.incumbent = Incumbent()
-        self.study = optuna.create_study(sampler=self.sampler(), pruner=pruner or optuna.pruners.NopPruner())
+        # The name decides which bracket of the pruner a trial is in; a random one would make runs differ.
+        self.study = optuna.create_study(
+            study_name=f"seed-{setting.seed}", sampler=self.sampler(), pruner=pruner or optuna.pruners.NopPruner()
+        )
         for request in setting.initial():
             self.study.enqueue_trial({f"x{i}": value for i, value in enumerate(request.x)})
         self._trial: Any = None

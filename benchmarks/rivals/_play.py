@@ -11,7 +11,6 @@ from typing import Any
 from rivals._protocol import Method, Request
 from rivals._registry import build
 from rivals._simulator import Simulator
-
 from takg.problems import Problem
 
 MOST = 300  # suggestions
@@ -66,6 +65,7 @@ def play(
                 "values": [reply.value for reply in replies],
                 "x": x,
                 "cpu": thinking,
+                "cost": simulator.cost,
             }
             log.write(json.dumps(step) + "\n")
             log.flush()
@@ -80,6 +80,7 @@ def play(
         "seed": run.seed,
         "budget": budget,
         "suggestions": simulator.suggestions,
+        "is_exhausted": simulator.suggestions >= most,
         "cost": simulator.cost,
         "low_share": simulator.low_cost / simulator.cost if simulator.cost else 0.0,
         "cpu_per_suggestion": cpu / count,
@@ -116,9 +117,7 @@ def _resumed(run: Run, problem: Problem, make: Callable[..., Method]) -> tuple[S
             method.load(saved["state"])
     curve = []
     for line in lines:
-        requests = [
-            Request(tuple(one["x"]), tuple(one["s"]), one["run"], one["gradient"]) for one in line["requests"]
-        ]
+        requests = [Request(tuple(one["x"]), tuple(one["s"]), one["run"], one["gradient"]) for one in line["requests"]]
         if method.resumes_by == "asking" and method.ask() != requests:
             run.log.unlink()
             return _resumed(run, problem, make)

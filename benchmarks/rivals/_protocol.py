@@ -1,9 +1,13 @@
 """What a method knows of a problem, what it asks for, and what it gets for its money."""
 
 import math
+import shutil
+import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -141,6 +145,13 @@ class Incumbent:
     def x(self) -> Point:
         assert self._best is not None, "nothing was seen yet"
         return self._best[2]
+
+
+def scratch(owner: object) -> Path:
+    """A directory that is gone with its owner."""
+    path = tempfile.mkdtemp(prefix="takg-rival-")
+    weakref.finalize(owner, shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
 
 
 def as_point(x: Tensor) -> Point:

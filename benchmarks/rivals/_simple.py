@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+
 from rivals._protocol import STEPS, Incumbent, Method, Point, Reply, Request, Setting
 
 ETA = 3
@@ -46,9 +47,7 @@ class Hyperband(Method):
     def ask(self) -> list[Request]:
         if not self._waiting:
             self._next_rung()
-        return [
-            Request(x, self.setting.at_step(self._step), run) for x, run in self._waiting[: self.q]
-        ]
+        return [Request(x, self.setting.at_step(self._step), run) for x, run in self._waiting[: self.q]]
 
     def tell(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:
         del self._waiting[: len(requests)]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from rivals._protocol import STEPS, Point, Reply, Request, Setting, tensor
 
+from rivals._protocol import STEPS, Point, Reply, Request, Setting, tensor
 from takg.problems import Problem
 
 LOW = 0.05  # money spent on evaluations with a fidelity below this is counted

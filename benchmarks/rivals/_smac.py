@@ -1,16 +1,15 @@
 """SMAC3's multi-fidelity facade, random forests on Hyperband's rungs, driven by ask and tell."""
 
 import math
-import tempfile
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ConfigSpace import ConfigurationSpace, Float
-from rivals._protocol import STEPS, Incumbent, Method, Point, Reply, Request, Setting
 from smac import MultiFidelityFacade, Scenario
 from smac.runhistory.dataclasses import TrialValue
+
+from rivals._protocol import STEPS, Incumbent, Method, Point, Reply, Request, Setting, scratch
 
 _WORST = 1e12
 _NO_LIMIT = 100_000  # trials; the simulator ends the run
@@ -23,7 +22,6 @@ class Smac(Method):
         super().__init__(setting)
         self.incumbent = Incumbent()
         self._runs: dict[Point, tuple[int, float]] = {}
-        self._files = tempfile.TemporaryDirectory()
         space = ConfigurationSpace(seed=setting.seed)
         space.add([Float(f"x{i}", (0.0, 1.0)) for i in range(setting.d)])
         scenario = Scenario(
@@ -33,7 +31,7 @@ class Smac(Method):
             min_budget=1,
             max_budget=STEPS,
             seed=setting.seed,
-            output_directory=Path(self._files.name),
+            output_directory=scratch(self),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,15 +1,13 @@
 """takg through its public interface, and the derivative-enabled knowledge gradient of its engine."""
 
 import math
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from rivals._protocol import LEAST, STEPS, Incumbent, Method, Point, Reply, Request, Setting, as_point, tensor
 
 import takg
+from rivals._protocol import LEAST, STEPS, Incumbent, Method, Point, Reply, Request, Setting, as_point, scratch, tensor
 from takg.acquisition import KnowledgeGradient
 from takg.gp import Model, Rows, fit, fit_outcome, joined, rows_at
 from takg.optim import Region, maximise, recommend
@@ -30,14 +28,13 @@ class Takg(Method):
         self.q = q
         self._incumbent = Incumbent()  # until the initial design is complete
         self._runs: dict[int, int] = {}  # trial: run
-        self._files = tempfile.TemporaryDirectory()  # what stands for checkpoints
         self._storage = MemoryStorage()
         self.study = takg.create_study(
             {f"x{i}": takg.Float(0.0, 1.0) for i in range(setting.d)},
             {name: self._fidelity(j) for j, name in enumerate(setting.names)},
             name=_NAME,
             storage=self._storage,
-            checkpoints=self._files.name,
+            checkpoints=scratch(self),  # what stands for them, a file each
             cost="reported" if setting.cost is None else self._cost,
             seed=setting.seed,
             **options,
@@ -149,5 +146,7 @@ class DerivativeKG(Method):
                 has_gradient = bool(slope > 0)  # beyond the fences it says nothing about the transformed loss
                 rows.append(rows_at(tensor(x), torch.ones(1, 0).double(), gradients=has_gradient))
                 z += [outcome.forward(value[None])[0], *(slope * one for one in gradient if has_gradient)]
-            self._fit = fit(self._model, joined(rows), torch.stack(z), seed=self.setting.seed_of(len(self._x))).posterior
+            self._fit = fit(
+                self._model, joined(rows), torch.stack(z), seed=self.setting.seed_of(len(self._x))
+            ).posterior
         return self._fit

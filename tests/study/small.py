@@ -15,8 +15,8 @@ EPOCHS = {"epochs": takg.Fidelity(1, 20, trace=True)}
 
 def small_study(directory: Path, fidelities: dict[str, takg.Fidelity] | None = EPOCHS, **options: Any) -> Study:
     """In a file, with an initial design that is never left."""
-    given = {"storage": directory / "study.db", "initial": 50, **options}
-    return takg.create_study(options.pop("space", SPACE), fidelities, **given)
+    given = {"space": SPACE, "storage": directory / "study.db", "initial": 50, **options}
+    return takg.create_study(fidelities=fidelities, **given)
 
 
 def reloaded(directory: Path, **options: Any) -> Study:

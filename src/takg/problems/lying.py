@@ -143,8 +143,5 @@ def _left(s: Tensor, rate: Tensor) -> Tensor:
 
 
 LYING: Mapping[str, Problem] = MappingProxyType(
-    {
-        problem.name: problem
-        for problem in (mute(), static(), misleading(), misleading_data(), crossing(), diverging())
-    }
+    {problem.name: problem for problem in (mute(), static(), misleading(), misleading_data(), crossing(), diverging())}
 )

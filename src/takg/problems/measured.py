@@ -85,7 +85,15 @@ _LCBENCH_NUMBERS = (
     "max_dropout",
 )
 _LCBENCH_TIME, _LCBENCH_ACCURACY = 0, 1  # columns of the output
-_LCBENCH_MINIMA: Mapping[str, float] = MappingProxyType({})
+# What `lowest_value` finds, so that it need not search again.
+_LCBENCH_MINIMA: Mapping[str, float] = MappingProxyType(
+    {
+        "189908": 0.044730758666992165,
+        "7593": 0.0834513092041016,
+        "146212": 0.008028945922851527,
+        "168330": 0.23279869079589843,
+    }
+)
 
 
 def onnx_model(path: Path) -> Predict:
@@ -111,7 +119,9 @@ def lcbench(data: Path, task: str, *, open_model: Open = onnx_model) -> Problem:
         return surrogate(x, {"epoch": epochs * s[..., 0]})
 
     def hours(x: Tensor, s: Tensor) -> Tensor:
-        return outputs(x, s)[..., _LCBENCH_TIME].clamp_min(0) + 1e-3
+        on_the_way = s[..., None, :] * torch.linspace(0.125, 1, 8, dtype=s.dtype)[:, None]  # (..., 8, 1)
+        # The surrogate's time now and then decreases, which real time does not.
+        return outputs(x[..., None, :], on_the_way)[..., _LCBENCH_TIME].amax(-1).clamp_min(0) + 1e-3
 
     middle = torch.full((surrogate.d,), 0.5, dtype=torch.float64)
     unit = float(hours(middle, torch.ones(1, dtype=torch.float64)))  # of the design in the middle, trained in full
@@ -142,7 +152,7 @@ _XGBOOST_NUMBERS = (
     "repl",
 )
 _XGBOOST_LOGLOSS = 5
-_XGBOOST_MINIMA: Mapping[str, float] = MappingProxyType({})
+_XGBOOST_MINIMA: Mapping[str, float] = MappingProxyType({"40981": 0.23852945864200592, "41146": 0.0891401618719101})
 
 
 def xgboost(data: Path, task: str, *, open_model: Open = onnx_model) -> Problem:

@@ -150,7 +150,7 @@ class Study:
             evaluation.report(loss, **self._by_name(place))
         if value is not None:
             evaluation.report(value)
-        state = self.state.evaluations[evaluation.id]
+        state = self.log.refresh().evaluations[evaluation.id]  # it may have come from another view of the study
         if not state.points:
             raise InputError(
                 f"evaluation {evaluation.id}: expected a value or a trace, and nothing was reported so far"
@@ -181,7 +181,7 @@ class Study:
 
     def fail(self, evaluation: Evaluation, message: str, *, kind: str = "error") -> None:
         """An evaluation came to nothing: its configuration counts as a bad one, unless something was reported."""
-        state = self.state.evaluations[evaluation.id]
+        state = self.log.refresh().evaluations[evaluation.id]
         if state.attempt != evaluation.attempt:
             raise StaleError(f"evaluation {evaluation.id}: attempt {evaluation.attempt} is over")
         cost, seconds = evaluation.reported_cost, evaluation.seconds
@@ -434,7 +434,7 @@ class Study:
 
     def _drop_without_checkpoint(self) -> None:
         for trial in self.state.basket():
-            if not self.checkpoints.exists(trial.id):
+            if not self._is_complete(trial) and not self.checkpoints.exists(trial.id):
                 self._drop(trial.id, "its checkpoint is gone")
 
     def _drop(self, trial: int, reason: str) -> None:

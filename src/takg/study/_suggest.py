@@ -20,7 +20,7 @@ from takg.study._plan import Plan
 
 _JOINTLY = 8  # evaluations that are chosen together; more are chosen in groups
 _NEAR_X = 8  # configurations next to a suggestion that are valued
-_CHEAP = (0.02, 0.3)  # fidelities of the initial design, unless the least that can be run is larger
+_CHEAP = (0.02, 0.3)  # product of the fidelities in the initial design, unless the least that can be run is larger
 _LEAST_INITIAL = 4
 _RECENT = 9  # evaluations whose choice says how long the next one takes
 
@@ -55,7 +55,7 @@ def initial(plan: Plan, index: int) -> Proposal:
     d, m = plan.space.d, plan.fidelities.m
     size = max(initial_size(plan), index + 1)
     point = sobol_points(size, d + m, seed=plan.options.seed)[index].tolist()
-    low, high = _CHEAP
+    low, high = (cost ** (1 / m) for cost in _CHEAP) if m else (1.0, 1.0)
     s = tuple(
         max(least, low) * (max(least, high) / max(least, low)) ** u
         for least, u in zip(plan.fidelities.least, point[d:], strict=True)
@@ -91,7 +91,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
         chosen += proposals
         if first + q < n:
             acquisition = acquisition.with_pending(found.x, found.S)
-        dropped += _leaving(plan, state, basket, found, proposals, already=len(dropped), before=chosen[:first])
+        dropped += _leaving(plan, state, basket, found, proposals, before=first)
         gone = {one.trial for one in proposals} | {trial for trial, _ in dropped}
         basket = [(trial, at) for trial, at in basket if trial.id not in gone]
     return Proposals(
@@ -181,8 +181,7 @@ def _leaving(
     found: Suggestion,
     proposals: Sequence[Proposal],
     *,
-    already: int,
-    before: Sequence[Proposal],
+    before: int,
 ) -> list[tuple[int, str]]:
     """With too many runs to keep, those of the smallest value leave; the paper's update of the basket."""
     if not plan.fidelities.trace_dims:
@@ -190,8 +189,7 @@ def _leaving(
     taken = {one.trial for one in proposals}
     idle = [(value, trial.id) for (trial, _), value in zip(basket, found.problem_values, strict=False)]
     idle = sorted((value, trial) for value, trial in idle if trial not in taken)
-    joining = sum(one.trial is None for one in [*proposals, *before])
-    held = len(state.basket()) + len(state.open) + joining - already
+    held = len(basket) + len(state.open) + before + sum(one.trial is None for one in proposals)
     excess = max(0, held - plan.options.basket)
     return [
         (trial, f"its value of {value:.3g} per cost was the smallest of {len(basket)}")

@@ -1,0 +1,190 @@
+"""Results of benchmarks/regret.py as one table and the paper's figure.
+
+    python benchmarks/report.py --results results --out docs/benchmarks.md --figures docs/figures
+
+The table goes between the two marker lines of the page, and nothing else of it is touched; without --out it is printed.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regret import REACHED, installed, regret_at
+
+COSTS = (2.0, 5.0, 10.0, 20.0)
+BEGIN, END = "<!-- begin: benchmarks/report.py -->", "<!-- end: benchmarks/report.py -->"
+FLOOR = 1e-8  # of the figure's logarithmic scale
+
+Results = Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]  # problem -> method -> runs by seed
+
+
+def load(directory: Path) -> Results:
+    """All finished runs below a directory."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(directory.glob("*/*.json")):
+        if not path.name.endswith(".state.json"):
+            one = json.loads(path.read_text())
+            found[one["problem"]][one["method"]].append(one)
+    return {
+        problem: {method: sorted(runs, key=lambda run: run["seed"]) for method, runs in methods.items()}
+        for problem, methods in found.items()
+    }
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Linear between the order statistics."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def sign_test(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, int, float]:
+    """Paired: how often we are lower, out of how many without ties, and the two-sided p-value."""
+    wins = sum(a < b for a, b in zip(ours, theirs, strict=True))
+    n = sum(a != b for a, b in zip(ours, theirs, strict=True))
+    tail = sum(math.comb(n, k) for k in range(min(wins, n - wins) + 1)) / 2**n
+    return wins, n, min(1.0, 2 * tail)
+
+
+def by_seed(runs: Sequence[dict[str, Any]], cost: float) -> dict[int, float]:
+    """Regret at that cost, of the runs that got there; below 1e-5 all are alike."""
+    found = {run["seed"]: regret_at(run, cost) for run in runs}
+    return {seed: max(regret, REACHED) for seed, regret in found.items() if regret is not None}
+
+
+def table(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], *, ours: str = "takg") -> str:
+    """One problem as Markdown: median (25 %, 75 % quantile; mean) at each cost, the best first."""
+    at = {cost: {method: by_seed(runs, cost) for method, runs in methods.items()} for cost in COSTS}
+    costs = [cost for cost in COSTS if any(at[cost].values())]
+    if not costs:
+        return f"### {problem}\n\nNo run has got to cost {COSTS[0]:g} yet.\n"
+    medians = {
+        cost: {method: statistics.median(regrets.values()) for method, regrets in at[cost].items() if regrets}
+        for cost in costs
+    }
+    last = costs[-1]
+    ranks = {method: rank for rank, method in enumerate(sorted(medians[last], key=lambda m: medians[last][m]), start=1)}
+    lines = [
+        f"### {problem}",
+        "",
+        f"| method | seeds | {' | '.join(f'cost {cost:g}' for cost in costs)} | rank at {last:g} |"
+        f" {ours} lower at {last:g} | below s = 0.05 | CPU s |",
+        "|---|---|" + "---|" * (len(costs) + 4),
+    ]
+    for method in sorted(methods, key=lambda m: (ranks.get(m, math.inf), m)):
+        runs = methods[method]
+        cells = [_cell(at[cost][method]) for cost in costs]
+        shared = sorted(at[last].get(ours, {}).keys() & at[last][method].keys())
+        sign = ""
+        if method != ours and shared:
+            wins, n, p = sign_test([at[last][ours][i] for i in shared], [at[last][method][i] for i in shared])
+            sign = f"{wins} of {n}, p = {p:.2g}"
+        low = statistics.mean(run["low_share"] for run in runs)
+        cpu = statistics.median(run["cpu_per_suggestion"] for run in runs)
+        rank = ranks.get(method, "")
+        lines.append(f"| {method} | {len(runs)} | {' | '.join(cells)} | {rank} | {sign} | {low:.0%} | {cpu:.2g} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(regrets: Mapping[int, float]) -> str:
+    if not regrets:
+        return ""
+    values = list(regrets.values())
+    return (
+        f"{statistics.median(values):.2g} ({quantile(values, 0.25):.2g}, {quantile(values, 0.75):.2g};"
+        f" {statistics.mean(values):.2g})"
+    )
+
+
+def figure(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
+    """Median regret against cost with its quartiles, both axes logarithmic."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    most = max(run["budget"] for runs in methods.values() for run in runs)
+    first = min(run["curve"][0]["cost"] for runs in methods.values() for run in runs if run["curve"])
+    grid = [first * (most / first) ** (i / 199) for i in range(200)]
+    picture, axes = pyplot.subplots(figsize=(8.5, 5), layout="constrained")
+    colours = pyplot.get_cmap("tab20").colors
+    ends = {method: _band(runs, grid) for method, runs in methods.items()}
+    for i, (method, band) in enumerate(sorted(ends.items())):
+        if not band:
+            continue
+        is_ours = method.startswith("takg")
+        xs, low, middle, high = zip(*band, strict=True)
+        colour = "black" if method == "takg" else colours[i % 20]
+        style = {"color": colour, "linewidth": 2.4 if is_ours else 1.2, "zorder": 3 if is_ours else 2}
+        axes.plot(xs, middle, label=method, linestyle="--" if "batch" in method else "-", **style)
+        axes.fill_between(xs, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.set(xscale="log", yscale="log", xlabel="cost, in full trainings", ylabel="simple regret", title=problem)
+    axes.grid(alpha=0.3)
+    picture.legend(loc="outside right upper", fontsize=8, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(path, dpi=110)
+    pyplot.close(picture)
+
+
+def _band(runs: Sequence[dict[str, Any]], grid: Sequence[float]) -> list[tuple[float, float, float, float]]:
+    """(cost, 25 % quantile, median, 75 % quantile) where all runs have a recommendation."""
+    band = []
+    for cost in grid:
+        values = [max(regret, FLOOR) for run in runs if (regret := regret_at(run, cost)) is not None]
+        if len(values) == len(runs):
+            band.append((cost, quantile(values, 0.25), statistics.median(values), quantile(values, 0.75)))
+    return band
+
+
+def report(results: Results, figures: Path | None, page: Path | None) -> str:
+    from importlib.metadata import version
+
+    parts = [f"Versions: {', '.join(f'{name} {version(name)}' for name in installed())}.", ""]
+    parts += ["Median regret (25 % and 75 % quantiles; mean). Regrets below 1e-5 count as 1e-5.", ""]
+    for problem, methods in results.items():
+        parts.append(table(problem, methods))
+        if figures is not None:
+            path = figures / f"regret-{problem}.png"
+            figure(problem, methods, path)
+            shown = Path(os.path.relpath(path, page.parent)) if page else path
+            parts.append(f"![Regret against cost on {problem}]({shown.as_posix()})\n")
+    return "\n".join(parts)
+
+
+def put(page: Path, text: str) -> None:
+    """Replace what stands between the markers."""
+    old = page.read_text()
+    if BEGIN not in old or END not in old:
+        raise SystemExit(f"{page}: expected the lines {BEGIN} and {END}")
+    before, after = old[: old.index(BEGIN) + len(BEGIN)], old[old.index(END) :]
+    page.write_text(f"{before}\n\n{text}\n{after}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--out", type=Path, metavar="PAGE", help="put the tables between the markers of this page")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="draw a figure for each problem")
+    args = parser.parse_args()
+    results = load(args.results)
+    if not results:
+        raise SystemExit(f"{args.results}: no finished runs; run benchmarks/regret.py first")
+    text = report(results, args.figures, args.out)
+    if args.out:
+        put(args.out, text)
+    else:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
