@@ -44,7 +44,7 @@ def test_a_run_cannot_go_back(step):
     problem = PROBLEMS["branin"]
     simulator = Simulator(problem, 0)
     (first,) = simulator.evaluate([request(problem, 3)])
-    with pytest.raises(ValueError, match="run 0 .* cannot go on"):
+    with pytest.raises(ValueError, match=r"run 0 .* cannot go on"):
         simulator.evaluate([request(problem, step, run=first.run)])
 
 

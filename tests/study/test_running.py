@@ -170,6 +170,25 @@ def test_a_driver_at_work_is_not_dead_for_others_in_its_process(study: Study, tm
     assert len(ends(study)) == 2
 
 
+def test_nobody_trains_in_a_directory_where_a_worker_that_was_given_up_still_is(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study.checkpoints, "_patience", 0.01)
+    holder = (
+        "import sys, takg.checkpoints\n"
+        "with takg.checkpoints.DirectoryCheckpoints(sys.argv[1]).held(0):\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", holder, str(Path(study.checkpoints.directory(0)).parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        study.optimize(lambda evaluation: pytest.fail("two at once"), evaluations=1)
+    [end] = ends(study)
+    assert isinstance(end, Failed) and end.kind == "killed"
+    assert "trial 0: another process still works in" in end.message
+
+
 # Interrupts
 
 

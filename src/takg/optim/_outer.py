@@ -246,13 +246,13 @@ def _in_stages(
     if rough:
         climb(_roughly(acquisition), torch.arange(len(z)), 0, rough)
         value.fill_(-math.inf)  # what few draws said does not compare with what is next
+    simulator = acquisition.simulator
+    finely = acquisition.redrawn(simulator.seed, draws=_FINER * simulator.draws)
     cold = torch.arange(fixed, len(z))
-    score = scores(acquisition, region, z[cold], _members(runs, cold))
+    score = scores(finely, region, z[cold], _members(runs, cold))  # few draws would pick the wrong hills
     best = cold[spread_out(acquisition, region, score, z[cold], _CLIMBERS)]
     climb(acquisition, torch.cat([torch.arange(fixed), best]), rough, passes - rough - fine)
     if fine:
-        simulator = acquisition.simulator
-        finely = acquisition.redrawn(simulator.seed, draws=_FINER * simulator.draws)
         top = value.topk(min(_CLIMBERS, len(z))).indices
         score = scores(finely, region, z[top], _members(runs, top))
         climb(finely, top[score.topk(min(_LAST, len(top))).indices], passes - fine, fine)

@@ -1,6 +1,7 @@
 """Every problem by name, for benchmarks: `branin`, `hartmann6-noise-0.05`, `misleading`, `lcbench-189908`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,12 +15,17 @@ __all__ = ["GROUPS", "find_problem"]
 
 NOISES = (0.01, 0.05)  # shares of the function's sd
 
+
+def _same(problem: Problem) -> Problem:
+    return problem
+
+
 _SYNTHETIC: Mapping[str, Callable[[], Problem]] = MappingProxyType(
     {
-        **{name: (lambda problem=problem: problem) for name, problem in {**PROBLEMS, **LYING}.items()},
-        "branin-bias-0.01": lambda: branin(bias=0.01),
+        **{name: partial(_same, problem) for name, problem in {**PROBLEMS, **LYING}.items()},
+        "branin-bias-0.01": partial(branin, bias=0.01),
         **{
-            f"{name}-noise-{share:g}": (lambda problem=problem, share=share: noisy(problem, share))
+            f"{name}-noise-{share:g}": partial(noisy, problem, share)
             for name, problem in PROBLEMS.items()
             for share in NOISES
         },
@@ -27,9 +33,9 @@ _SYNTHETIC: Mapping[str, Callable[[], Problem]] = MappingProxyType(
 )
 _MEASURED: Mapping[str, Callable[[Path], Problem]] = MappingProxyType(
     {
-        **{f"taskset-{task}": (lambda data, task=task: taskset(data, task)) for task in TASKSET_TASKS},
-        **{f"lcbench-{task}": (lambda data, task=task: lcbench(data, task)) for task in LCBENCH_TASKS},
-        **{f"xgboost-{task}": (lambda data, task=task: xgboost(data, task)) for task in XGBOOST_TASKS},
+        **{f"taskset-{task}": partial(taskset, task=task) for task in TASKSET_TASKS},
+        **{f"lcbench-{task}": partial(lcbench, task=task) for task in LCBENCH_TASKS},
+        **{f"xgboost-{task}": partial(xgboost, task=task) for task in XGBOOST_TASKS},
     }
 )
 

@@ -109,7 +109,7 @@ def onnx_model(path: Path) -> Predict:
 
 
 def lcbench(data: Path, task: str, *, open_model: Open = onnx_model) -> Problem:
-    """Validation error of networks on one LCBench task, over epochs; the cost is their time, which methods must learn."""
+    """Validation error of networks on one LCBench task over epochs; the cost is their time, which is to be learnt."""
     surrogate = _Surrogate(
         data / "yahpo" / "lcbench", _LCBENCH_NUMBERS, {"OpenML_task_id": task}, ("epoch",), open_model
     )
