@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from regret import REACHED, installed, regret_at
+from rivals import METHODS
 
 COSTS = (2.0, 5.0, 10.0, 20.0)
 BEGIN, END = "<!-- begin: benchmarks/report.py -->", "<!-- end: benchmarks/report.py -->"
@@ -61,38 +62,49 @@ def by_seed(runs: Sequence[dict[str, Any]], cost: float) -> dict[int, float]:
     return {seed: max(regret, REACHED) for seed, regret in found.items() if regret is not None}
 
 
-def table(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], *, ours: str = "takg") -> str:
-    """One problem as Markdown: median (25 %, 75 % quantile; mean) at each cost, the best first."""
+def table(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]]) -> str:
+    """One problem as Markdown: median (25 %, 75 % quantile; mean) at each cost, the best first.
+
+    Batches, whose cost is that of a single member, stand below, ranked among themselves.
+    """
     at = {cost: {method: by_seed(runs, cost) for method, runs in methods.items()} for cost in COSTS}
     costs = [cost for cost in COSTS if any(at[cost].values())]
     if not costs:
         return f"### {problem}\n\nNo run has got to cost {COSTS[0]:g} yet.\n"
-    medians = {
-        cost: {method: statistics.median(regrets.values()) for method, regrets in at[cost].items() if regrets}
-        for cost in costs
-    }
     last = costs[-1]
-    ranks = {method: rank for rank, method in enumerate(sorted(medians[last], key=lambda m: medians[last][m]), start=1)}
     lines = [
         f"### {problem}",
         "",
         f"| method | seeds | {' | '.join(f'cost {cost:g}' for cost in costs)} | rank at {last:g} |"
-        f" {ours} lower at {last:g} | below s = 0.05 | CPU s |",
+        f" takg lower at {last:g} | below s = 0.05 | CPU s |",
         "|---|---|" + "---|" * (len(costs) + 4),
     ]
-    for method in sorted(methods, key=lambda m: (ranks.get(m, math.inf), m)):
-        runs = methods[method]
-        cells = [_cell(at[cost][method]) for cost in costs]
-        shared = sorted(at[last].get(ours, {}).keys() & at[last][method].keys())
-        sign = ""
-        if method != ours and shared:
-            wins, n, p = sign_test([at[last][ours][i] for i in shared], [at[last][method][i] for i in shared])
-            sign = f"{wins} of {n}, p = {p:.2g}"
-        low = statistics.mean(run["low_share"] for run in runs)
-        cpu = statistics.median(run["cpu_per_suggestion"] for run in runs)
-        rank = ranks.get(method, "")
-        lines.append(f"| {method} | {len(runs)} | {' | '.join(cells)} | {rank} | {sign} | {low:.0%} | {cpu:.2g} |")
+    for ours, is_batch in (("takg", False), ("takg_batch8", True)):
+        medians = {
+            method: statistics.median(regrets.values()) if (regrets := at[last][method]) else math.inf
+            for method in methods
+            if ("batch" in method) is is_batch
+        }
+        for rank, method in enumerate(sorted(medians, key=lambda m: (medians[m], m)), start=1):
+            runs = methods[method]
+            cells = [
+                method,
+                str(len(runs)),
+                *(_cell(at[cost][method]) for cost in costs),
+                str(rank) if medians[method] < math.inf else "",
+                "" if method == ours else _signs(at[last].get(ours, {}), at[last][method]),
+                f"{statistics.mean(run['low_share'] for run in runs):.0%}",
+                f"{statistics.median(run['cpu_per_suggestion'] for run in runs):.2g}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _signs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+    if not (shared := sorted(ours.keys() & theirs.keys())):
+        return ""
+    wins, n, p = sign_test([ours[i] for i in shared], [theirs[i] for i in shared])
+    return f"{wins} of {n}, p = {p:.2g}"
 
 
 def _cell(regrets: Mapping[int, float]) -> str:
@@ -118,12 +130,12 @@ def figure(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], path: 
     picture, axes = pyplot.subplots(figsize=(8.5, 5), layout="constrained")
     colours = pyplot.get_cmap("tab20").colors
     ends = {method: _band(runs, grid) for method, runs in methods.items()}
-    for i, (method, band) in enumerate(sorted(ends.items())):
+    for method, band in sorted(ends.items()):
         if not band:
             continue
         is_ours = method.startswith("takg")
         xs, low, middle, high = zip(*band, strict=True)
-        colour = "black" if method == "takg" else colours[i % 20]
+        colour = "black" if method == "takg" else colours[[*METHODS].index(method) % 20]  # the same in every figure
         style = {"color": colour, "linewidth": 2.4 if is_ours else 1.2, "zorder": 3 if is_ours else 2}
         axes.plot(xs, middle, label=method, linestyle="--" if "batch" in method else "-", **style)
         axes.fill_between(xs, low, high, color=colour, alpha=0.12, linewidth=0)

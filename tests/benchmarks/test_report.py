@@ -1,0 +1,133 @@
+"""From runs to the table, the figure and the bars; and the runner as a user calls it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import regret
+import report
+from scipy.stats import binomtest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def run(method, seed, regrets, *, problem="branin", budget=10.0, is_exhausted=False):
+    """Recommendations of that regret at costs 1, 2, 3, ..."""
+    curve = [{"cost": float(i), "regret": value, "cpu": 0.5} for i, value in enumerate(regrets, start=1)]
+    return {
+        "problem": problem,
+        "method": method,
+        "seed": seed,
+        "budget": budget,
+        "cost": float(len(regrets)),
+        "is_exhausted": is_exhausted,
+        "low_share": 0.25,
+        "cpu_per_suggestion": 0.5,
+        "curve": curve,
+    }
+
+
+def test_the_regret_at_a_cost_is_that_of_the_last_recommendation_paid_by_then():
+    one = run("ei", 0, [8.0, 4.0, 2.0])
+    assert [regret.regret_at(one, cost) for cost in (0.5, 1.0, 2.9, 3.0)] == [None, 8.0, 4.0, 2.0]
+
+
+def test_a_run_that_did_not_get_there_has_no_regret_there_unless_it_used_up_its_suggestions():
+    assert regret.regret_at(run("ei", 0, [8.0, 4.0]), 5.0) is None
+    assert regret.regret_at(run("ei", 0, [8.0, 4.0], is_exhausted=True), 5.0) == 4.0
+
+
+def test_the_bars_hold_where_we_have_a_tenth_of_the_best_rivals_median():
+    runs = [run("takg", i, [0.1] * 7 + [1e-6] * 3) for i in range(3)]
+    runs += [run("ei", i, [0.5] * 10) for i in range(3)] + [run("boca", i, [9.0] * 10) for i in range(3)]
+    runs += [
+        run("ei_batch8", i, [1e-9] * 10) for i in range(3)
+    ]  # not compared with: its money buys eight times as much
+    at_5, at_10 = regret.bars_of(runs, ["branin"], 10.0)
+    assert (at_5.value, at_5.limit, at_5.holds) == (0.1, 0.05, False)
+    assert "(ei)" in at_5.name
+    assert (at_10.value, at_10.holds) == (1e-6, True)
+
+
+def test_a_regret_below_a_hundred_thousandth_is_reached_whatever_the_rival_has():
+    runs = [run("takg", 0, [5e-6] * 10), run("ei", 0, [1e-7] * 10)]
+    assert all(bar.holds for bar in regret.bars_of(runs, ["branin"], 10.0))
+
+
+def test_there_are_no_bars_beyond_the_budget_or_on_other_problems():
+    runs = [run("takg", 0, [1.0] * 5), run("ei", 0, [1.0] * 5)]
+    assert len(regret.bars_of(runs, ["branin"], 5.0)) == 1
+    assert regret.bars_of(runs, ["misleading"], 5.0) == []
+
+
+def test_quantiles_are_linear_between_the_order_statistics():
+    values = [4.0, 1.0, 3.0, 2.0]
+    assert [report.quantile(values, share) for share in (0, 0.25, 0.5, 1)] == [1.0, 1.75, 2.5, 4.0]
+
+
+@pytest.mark.parametrize(("wins", "losses", "ties"), [(9, 1, 0), (3, 3, 2), (0, 6, 1)])
+def test_the_sign_test_agrees_with_scipy(wins, losses, ties):
+    ours = [0.0] * wins + [2.0] * losses + [1.0] * ties
+    found = report.sign_test(ours, [1.0] * len(ours))
+    assert found == (wins, wins + losses, pytest.approx(binomtest(wins, wins + losses).pvalue))
+
+
+def test_the_table_ranks_by_the_median_and_counts_how_often_we_are_lower(tmp_path):
+    (tmp_path / "branin").mkdir()
+    for seed in range(4):
+        for method, value in (("takg", 0.01 * (seed + 1)), ("ei", 0.5), ("random", 0.03)):
+            path = tmp_path / "branin" / f"{method}-{seed}.json"
+            path.write_text(json.dumps(run(method, seed, [1.0, 1.0, 1.0, 1.0, value])))
+    (tmp_path / "branin" / "takg-0.state.json").write_text("{}")
+    text = report.table("branin", report.load(tmp_path)["branin"])
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert rows[0][2:5] == ["cost 2", "cost 5", "rank at 5"]
+    assert [row[0] for row in rows[2:]] == ["takg", "random", "ei"]
+    assert rows[2][3] == "0.025 (0.018, 0.033; 0.025)"
+    assert rows[3][4:6] == ["2", "2 of 3, p = 1"]
+    assert rows[4][5] == "4 of 4, p = 0.12"
+
+
+def test_batches_are_ranked_among_themselves_and_compared_with_our_batches():
+    methods = {name: [run(name, 0, [1.0, value])] for name, value in (("takg", 0.5), ("ei", 0.6), ("ei_batch8", 0.1))}
+    methods["takg_batch8"] = [run("takg_batch8", 0, [1.0, 0.01])]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in report.table("branin", methods).splitlines()[4:]
+    ]
+    assert [(row[0], row[3]) for row in rows] == [("takg", "1"), ("ei", "2"), ("takg_batch8", "1"), ("ei_batch8", "2")]
+    assert rows[3][4].startswith("1 of 1")
+
+
+def test_the_page_keeps_all_but_what_stands_between_the_markers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{report.BEGIN}\nold\n{report.END}\nbelow\n")
+    report.put(page, "new")
+    assert page.read_text() == f"above\n{report.BEGIN}\n\nnew\n{report.END}\nbelow\n"
+    assert report.BEGIN in (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text()
+
+
+def test_a_figure_is_drawn_for_each_problem(tmp_path):
+    results = {"branin": {name: [run(name, 0, [9.0, 1e-3, 0.0])] for name in ("takg", "ei", "ei_batch8")}}
+    text = report.report(results, tmp_path / "figures", tmp_path / "page.md")
+    assert "](figures/regret-branin.png)" in text
+    assert (tmp_path / "figures" / "regret-branin.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_runner_goes_on_without_a_method_that_fails_and_ends_with_bars(tmp_path):
+    command = [sys.executable, "regret.py", "--problem", "branin,taskset-0", "--methods", "random,hyperband"]
+    command += ["--seeds", "1", "--budget", "1.5", "--results", str(tmp_path / "results")]
+    command += ["--json", str(tmp_path / "regret.json")]
+    environment = {name: value for name, value in os.environ.items() if name != "TAKG_DATA"}
+    environment["PYTHONPATH"] = str(BENCHMARKS.parent / "src")
+    done = subprocess.run(command, cwd=BENCHMARKS, env=environment, capture_output=True, text=True, check=False)
+    found = json.loads((tmp_path / "regret.json").read_text())
+    assert [(one["problem"], one["method"]) for one in found["runs"]] == [("branin", "random"), ("branin", "hyperband")]
+    assert "taskset-0" in done.stdout
+    assert "--data or TAKG_DATA" in done.stdout
+    assert list(found)[-1] == "bars"
+    assert found["bars"] == [{"name": "runs that finished", "value": 2, "limit": 4, "holds": False}]
+    assert done.returncode == 1
