@@ -11,13 +11,14 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,18 @@ def carry_out(run: Run, budget: float, data: str | None) -> dict[str, Any]:
         return {"error": traceback.format_exc()}
 
 
+def die_with_parent() -> None:
+    """A worker whose runner was killed ends at once: the next runner will take up its run."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def spent(run: Run) -> float:
     """What a run that is under way has paid, as its log says."""
     try:
@@ -111,7 +124,7 @@ def run_all(runs: Sequence[Run], args: argparse.Namespace, console: Console) -> 
     )
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-        ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn"), initializer=die_with_parent) as pool,
     ):
         bar = progress.add_task("", total=args.budget * len(runs))
         try:

@@ -12,7 +12,9 @@ ROOT = DOCS.parent
 def blocks(path: Path) -> list[tuple[int, str]]:
     """Line and text of every Python block."""
     text = path.read_text()
-    return [(text[: found.start()].count("\n") + 2, found[1]) for found in re.finditer(r"```python\n(.*?)```", text, re.S)]
+    return [
+        (text[: found.start()].count("\n") + 2, found[1]) for found in re.finditer(r"```python\n(.*?)```", text, re.S)
+    ]
 
 
 @pytest.mark.slow

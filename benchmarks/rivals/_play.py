@@ -1,5 +1,6 @@
 """One run of one method on one problem, written down evaluation by evaluation so that it can be taken up again."""
 
+import fcntl
 import json
 import os
 import time
@@ -49,6 +50,12 @@ def play(
 ) -> dict[str, Any]:
     """Go on until the budget or `most` suggestions are used up; a finished run is continued if the budget has grown."""
     run.log.parent.mkdir(parents=True, exist_ok=True)
+    with run.log.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two runners on one run would spoil it
+        return _played(run, problem, budget, make, most)
+
+
+def _played(run: Run, problem: Problem, budget: float, make: Callable[..., Method], most: int) -> dict[str, Any]:
     simulator, method, curve = _resumed(run, problem, make)
     with run.log.open("a") as log:
         while simulator.cost < budget and simulator.suggestions < most:

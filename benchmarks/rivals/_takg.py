@@ -48,7 +48,8 @@ class Takg(Method):
         for evaluation, request, reply in zip(self._asked, requests, replies, strict=True):
             self._incumbent.see(request.x, reply.s, reply.value)
             self._runs[evaluation.trial] = reply.run
-            (evaluation.checkpoint / "state").write_text(str(reply.run) + str(reply.s))
+            if self.study.plan.options.basket:  # without a checkpoint a run cannot be continued
+                (evaluation.checkpoint / "state").write_text(f"{reply.run} {reply.s}")
             self.study.tell(evaluation, trace=[(self._named(s), y) for s, y in reply.trace], cost=reply.cost)
 
     def recommend(self) -> Point:
@@ -70,7 +71,8 @@ class Takg(Method):
         self._runs = dict(state["runs"])
         self.study.log.refresh()
         for trial in self.study.state.trials:
-            (self.study.checkpoints.directory(trial.id) / "state").write_text(str(trial.id))
+            if trial.checkpoint is not None:
+                (self.study.checkpoints.directory(trial.id) / "state").write_text(str(trial.id))
             for at, value in trial.points.items():
                 s = self._s(self.study.plan.named(at))
                 self._incumbent.see(self._x(trial.config), s, value)

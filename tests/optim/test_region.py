@@ -280,3 +280,18 @@ def test_a_least_fidelity_of_wrong_length_or_beyond_the_target_is_an_error(s_min
 def test_a_region_without_design_variables_or_with_fewer_than_no_fidelities_is_an_error(d, m, name):
     with pytest.raises(InputError, match=name):
         Region(d=d, m=m)
+
+
+def test_a_run_is_continued_by_a_share_of_what_it_has_or_to_the_end():
+    region = Region(d=1, m=2, trace_dims=(1,), growth=0.25)
+    runs = Runs(tensor([[[0.3]], [[0.7]]]), tensor([[[0.6, 0.4]], [[0.2, 0.9]]]))
+    lowest = region.decode(torch.zeros(2, region.p, dtype=torch.float64), runs).S[:, 0, -1]
+    torch.testing.assert_close(lowest, tensor([[0.6, 0.5], [0.2, 1.0]]))
+    new = region.decode(torch.zeros(1, region.p, dtype=torch.float64), region.new_runs(1, 1)).S[0, 0, -1]
+    assert torch.equal(new, tensor([0.0, 0.0]))
+
+
+@pytest.mark.parametrize("growth", [-0.1, float("nan"), float("inf")])
+def test_a_growth_that_is_no_share_is_an_error(growth):
+    with pytest.raises(InputError, match=r"growth=.*: expected a share >= 0"):
+        Region(d=1, m=1, trace_dims=(0,), growth=growth)

@@ -52,3 +52,16 @@ def test_suggestions_are_the_same_after_restarts_and_in_either_direction(tmp_pat
     assert best.mean == pytest.approx(-opposite.mean) and best.sd == pytest.approx(opposite.sd)
     assert (best.low, best.high) == (pytest.approx(-opposite.high), pytest.approx(-opposite.low))
     assert best.low < best.mean < best.high
+
+
+@pytest.mark.slow
+def test_batches_can_go_on_with_runs_and_each_goes_a_whole_step_at_least(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "batches", "minimise")
+    went_on = 0
+    for _ in range(4):
+        for evaluation in study.ask(3):
+            if evaluation.start is not None:
+                went_on += 1
+                assert evaluation.fidelity["epochs"] >= evaluation.start["epochs"] + 1
+            tell(study, evaluation)
+    assert went_on > 0

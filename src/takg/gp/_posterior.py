@@ -12,8 +12,8 @@ from takg.gp._model import Hyperparameters, Model
 from takg.gp._rows import Rows, check_rows, joined, value_rows
 from takg.numerics import extended_factor, jittered_cholesky
 
-
 _ENTRIES_AT_ONCE = 10_000_000  # of covariance matrices that are made at a time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:

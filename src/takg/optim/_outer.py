@@ -23,8 +23,10 @@ from takg.optim._screen import basket_starts, cold_starts, log_value, reach, sco
 METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
-_CLIMBERS, _LAST, _FINER = 6, 2, 4  # starts that go on after the first and second stage; draws of the third, times
+_CLIMBERS, _OLD, _LAST = 6, 3, 2  # starts that go on after the first stage, of either kind, and after the second
+_FINER = 4  # as many draws tell which of them do
 _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
+_FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
 _FINALISTS = 3  # ends that are valued with more draws
 _ROUNDING = 1e-9  # by which what can be run may miss where a run stands
 _TINY = 1e-300  # a value of information of 0 has no logarithm
@@ -79,7 +81,7 @@ def maximise(
     passes: int = 36,
     winners: Tensor | None = None,
     snap: Snap | None = None,
-    final_draws: int = 64,
+    final_draws: int = 32,
     in_stages: bool = True,
 ) -> Suggestion:
     """The most valuable evaluation (or q of them, chosen jointly) per unit of cost.
@@ -187,10 +189,11 @@ def _starts(
     acquisition: Acquisition, region: Region, seed: int, basket: Basket, settings: _Settings, winners: Tensor | None
 ) -> tuple[Runs, Tensor]:
     """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
+    rough = _roughly(acquisition)
     cold = cold_starts(
         acquisition,
         region,
-        rough=_roughly(acquisition),
+        rough=rough,
         count=settings.restarts,
         raw=settings.raw,
         winners=winners,
@@ -198,7 +201,7 @@ def _starts(
     )
     new = region.new_runs(len(cold), 1)
     old = runs_of(basket, region)
-    warm = basket_starts(acquisition, region, old)
+    warm = basket_starts(rough, region, old)
     return Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])), torch.cat([warm, cold])
 
 
@@ -228,7 +231,7 @@ def _ascend(
 def _in_stages(
     acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, fixed: int
 ) -> _Ascent:
-    """Climb roughly from all starts, then properly from the best and the `fixed` first ones, then finely from few.
+    """Climb roughly from all starts, then properly from the best, also of the `fixed` first ones, then finely from few.
 
     Many starts are needed to find the right hill, and few to climb it; where its top is takes more draws to say.
     """
@@ -251,7 +254,11 @@ def _in_stages(
     cold = torch.arange(fixed, len(z))
     score = scores(finely, region, z[cold], _members(runs, cold))  # few draws would pick the wrong hills
     best = cold[spread_out(acquisition, region, score, z[cold], _CLIMBERS)]
-    climb(acquisition, torch.cat([torch.arange(fixed), best]), rough, passes - rough - fine)
+    if fixed:
+        old = torch.arange(fixed)
+        value[old] = scores(finely, region, z[old], _members(runs, old))
+        best = torch.cat([value[old].topk(min(_OLD, fixed)).indices, best])
+    climb(acquisition, best, rough, passes - rough - fine)
     if fine:
         top = value.topk(min(_CLIMBERS, len(z))).indices
         score = scores(finely, region, z[top], _members(runs, top))
@@ -348,7 +355,7 @@ def _best(
     seed: int,
 ) -> Suggestion:
     """Value the ends of all ascents with more draws, snap the best, and say what each problem was worth."""
-    exact = acquisition.redrawn((seed + 104_729) % 2**31, draws=settings.final_draws, polish=8)
+    exact = acquisition.redrawn((seed + 104_729) % 2**31, draws=settings.final_draws, polish=_FINAL_POLISH)
     ends, runs, sources = _finalists(ends, runs, sources)
     choice = region.decode(ends.z, runs)
     with torch.no_grad():

@@ -4,6 +4,7 @@ S in B(s) holds by construction: the last member of S is s itself and every othe
 a fraction of the way up to s. d + l m1 + m2 variables describe one evaluation, as in the paper.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -45,6 +46,7 @@ class Region:
     trace_dims: tuple[int, ...] = ()
     retained: int = 2
     s_min: tuple[float, ...] | None = None  # the least fidelity worth asking for; 0 if left out
+    growth: float = 0.0  # the least share by which a run is continued, where it has a single trace
 
     def __post_init__(self) -> None:
         if self.d < 1 or self.m < 0:
@@ -55,6 +57,8 @@ class Region:
             raise InputError(f"trace_dims={self.trace_dims}: {bad} outside 0..{self.m - 1}")
         if len(set(self.trace_dims)) < len(self.trace_dims):
             raise InputError(f"trace_dims={self.trace_dims}: expected each fidelity once")
+        if not 0 <= self.growth < math.inf:
+            raise InputError(f"growth={self.growth}: expected a share >= 0")
         if self.s_min is not None and (len(self.s_min) != self.m or not all(0 <= low <= 1 for low in self.s_min)):
             raise InputError(f"s_min={self.s_min}: expected {self.m} values in [0, 1], below the target at 1")
 
@@ -124,7 +128,10 @@ class Region:
         is_trace = torch.zeros(self.m, dtype=torch.bool)
         is_trace[list(self.trace_dims)] = True
         ceiling = torch.where(is_old & ~is_trace, low, 1.0)
-        return low, torch.maximum(low, torch.where(is_old, low, least)), ceiling
+        onward = low
+        if len(self.trace_dims) == 1:
+            onward = torch.where(is_trace, (low * (1 + self.growth)).clamp_max(1.0), low)
+        return low, torch.where(is_old, onward, torch.maximum(low, least)), ceiling
 
 
 def runs_of(basket: Sequence[tuple[Tensor, Tensor]], region: Region) -> Runs:

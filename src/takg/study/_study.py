@@ -4,15 +4,12 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from takg.errors import InputError, StaleError, StudyError
 from takg.records import (
-    FAILED,
-    FINISHED,
-    RUNNING,
     Asked,
     Config,
     Dropped,
@@ -22,14 +19,13 @@ from takg.records import (
     Given,
     Lost,
     StudyState,
-    TrialState,
 )
-from takg.space import flat
 from takg.study._data import CostFunction
 from takg.study._evaluation import Evaluation, Train
 from takg.study._log import Log
 from takg.study._plan import Plan
 from takg.study._runner import Connect, KeptCheckpoints, cost_of, prepare
+from takg.study._view import Trial, is_complete, point_rows, viewed
 
 if TYPE_CHECKING:  # the engine imports torch, which a study that is only looked at does not need
     from takg.study._belief import Belief, Prediction
@@ -58,21 +54,6 @@ class Trained:
     config: Config
     value: float
     trial: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One training run, as it stands."""
-
-    id: int
-    config: Config
-    status: str  # running, waiting, paused (can be continued), complete, diverged, failed, dropped, stopped
-    fidelity: dict[str, float] | None  # how far it was trained
-    value: float | None  # reported there
-    cost: float
-    legs: int
-    trace: tuple[tuple[dict[str, float], float], ...]
-    reason: str  # why it is not continued, if it is not
 
 
 class Study:
@@ -239,7 +220,7 @@ class Study:
     @property
     def trials(self) -> list[Trial]:
         state = self.log.refresh()
-        return [self._trial(state, trial) for trial in state.trials]
+        return [viewed(self.plan, state, trial) for trial in state.trials]
 
     def predict(self, config: Config, fidelities: Sequence[Mapping[str, float]] | None = None) -> "list[Prediction]":
         """What is believed of a configuration at some fidelities, or at full fidelity."""
@@ -251,7 +232,7 @@ class Study:
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat dictionary for each reported point."""
-        return list(self._rows())
+        return point_rows(self.plan, self.log.refresh())
 
     def to_frame(self) -> Any:
         """The reported points as a pandas DataFrame."""
@@ -273,8 +254,8 @@ class Study:
         return self._belief[1]
 
     def spent(self) -> float | None:
-        """Cost so far in full trainings, by the cost that is predicted for one; None while that is unknown."""
-        belief = self.belief()
+        """Cost so far in full trainings, by the cost that was last predicted for one; None while that is unknown."""
+        belief = self._belief[1] or self.belief()
         return None if belief is None else self.state.cost / belief.full_cost
 
     # Running
@@ -321,7 +302,7 @@ class Study:
             return
         kept = self.best_trained  # the model that the user came for
         for trial in state.trials:
-            is_over = (trial.checkpoint is None or self._is_complete(trial)) and not state.is_busy(trial)
+            is_over = (trial.checkpoint is None or is_complete(self.plan, trial)) and not state.is_busy(trial)
             if is_over and (kept is None or trial.id != kept.trial) and self.checkpoints.exists(trial.id):
                 self.checkpoints.remove(trial.id)
         if self.disk_limit is not None:
@@ -434,7 +415,7 @@ class Study:
 
     def _drop_without_checkpoint(self) -> None:
         for trial in self.state.basket():
-            if not self._is_complete(trial) and not self.checkpoints.exists(trial.id):
+            if not is_complete(self.plan, trial) and not self.checkpoints.exists(trial.id):
                 self._drop(trial.id, "its checkpoint is gone")
 
     def _drop(self, trial: int, reason: str) -> None:
@@ -446,7 +427,7 @@ class Study:
 
     def _make_room(self, limit: float) -> None:
         """Drop paused trials, the least promising first, until the rest fit."""
-        paused = [trial for trial in self.state.basket() if not self._is_complete(trial)]
+        paused = [trial for trial in self.state.basket() if not is_complete(self.plan, trial)]
         sizes = {trial.id: self.checkpoints.size(trial.id) for trial in self.state.trials}
         worst_first = sorted(paused, key=lambda trial: -self.plan.sign * next(reversed(trial.points.values())))
         for trial in worst_first:
@@ -458,10 +439,6 @@ class Study:
                 continue  # others have continued it
             self.checkpoints.remove(trial.id)
             del sizes[trial.id]
-
-    def _is_complete(self, trial: TrialState) -> bool:
-        at, full = trial.checkpoint, self.plan.full
-        return at is not None and all(at[j] >= full[j] for j in self.plan.fidelities.trace_dims)
 
     def _seed(self, state: StudyState) -> int:
         """Of the next suggestion: the same after the same events, another after each evaluation."""
@@ -475,48 +452,3 @@ class Study:
         if len(names) != 1:
             raise InputError(f"trace has the fidelity {place!r}: expected a mapping with {names}")
         return {names[0]: place}
-
-    def _trial(self, state: StudyState, trial: TrialState) -> Trial:
-        ends = [state.evaluations[i] for i in trial.evaluations]
-        last = next(reversed(trial.points.items()), None)
-        status, reason = self._status(trial, ends[-1], last and last[1])
-        return Trial(
-            id=trial.id,
-            config=trial.config,
-            status=status,
-            fidelity=last and self.plan.named(last[0]),
-            value=last and last[1],
-            cost=sum(evaluation.end.cost for evaluation in ends if evaluation.end),
-            legs=len(ends),
-            trace=tuple((self.plan.named(at), value) for at, value in trial.points.items()),
-            reason=reason,
-        )
-
-    def _status(self, trial: TrialState, last: EvaluationState, value: float | None) -> tuple[str, str]:
-        if last.status not in (FINISHED, FAILED):
-            return ("running" if last.status == RUNNING else "waiting"), ""
-        if value is not None and not math.isfinite(value):
-            return "diverged", "its loss is not finite"
-        if isinstance(last.end, Failed):
-            return "failed", f"{last.end.kind}: {(last.end.message.strip().splitlines() or [''])[-1]}"
-        if self.plan.full in trial.points or self._is_complete(trial):
-            return "complete", ""
-        if trial.dropped is not None:
-            return "dropped", trial.dropped
-        return ("paused", "") if trial.checkpoint is not None else ("stopped", "no checkpoint was saved")
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        state = self.log.refresh()
-        for evaluation in state.evaluations:
-            config = {f"config.{name}": value for name, value in flat(self._config(evaluation)).items()}
-            for at, value in evaluation.points.items():
-                yield {
-                    "trial": evaluation.asked.trial,
-                    "evaluation": evaluation.id,
-                    **self.plan.named(at),
-                    "value": value,
-                    **config,
-                }
-
-    def _config(self, evaluation: EvaluationState) -> Config:
-        return self.state.trial_of(evaluation).config

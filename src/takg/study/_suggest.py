@@ -1,6 +1,7 @@
 """What to evaluate next: a pure function of the study's state and its seed."""
 
 import dataclasses
+import functools
 import itertools
 import statistics
 from collections.abc import Sequence
@@ -17,11 +18,15 @@ from takg.records import Config, FidelityValues, StudyState, TrialState
 from takg.study._belief import Belief, Memory, rows_to_come
 from takg.study._data import Point, pending
 from takg.study._plan import Plan
+from takg.study._view import is_complete
 
 _JOINTLY = 8  # evaluations that are chosen together; more are chosen in groups
 _NEAR_X = 8  # configurations next to a suggestion that are valued
 _CHEAP = (0.02, 0.3)  # product of the fidelities in the initial design, unless the least that can be run is larger
 _LEAST_INITIAL = 4
+# A step much smaller than what was trained so far would show the slope of the curve there, if the model were right in
+# every detail; it is not, and a search that trusts it creeps along.
+_GROWTH = 0.25
 _RECENT = 9  # evaluations whose choice says how long the next one takes
 
 
@@ -84,7 +89,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
             q=q,
             basket=[(_vector(plan.space.to_unit(trial.config)), _vector(plan.to_s(at))) for trial, at in basket],
             winners=torch.tensor(winners, dtype=torch.float64) if winners else None,
-            snap=lambda x, S: _runnable(plan, x, S),
+            snap=functools.partial(_runnable, plan, _starts(plan, basket)),
         )
         winners = tuple(tuple(row) for row in found.winners.tolist())
         proposals = [_proposal(plan, belief, basket, found, i) for i in range(q)]
@@ -132,12 +137,8 @@ def _region(plan: Plan) -> Region:
         trace_dims=plan.fidelities.trace_dims,
         retained=plan.options.retained,
         s_min=plan.fidelities.least,
+        growth=_GROWTH,
     )
-
-
-def is_complete(plan: Plan, at: FidelityValues) -> bool:
-    """A run that stands at the end of every trace cannot go on."""
-    return all(at[j] >= plan.full[j] for j in plan.fidelities.trace_dims)
 
 
 def _continuable(plan: Plan, state: StudyState) -> list[tuple[TrialState, FidelityValues]]:
@@ -145,7 +146,7 @@ def _continuable(plan: Plan, state: StudyState) -> list[tuple[TrialState, Fideli
     return [
         (trial, trial.checkpoint)
         for trial in state.basket()
-        if trial.checkpoint is not None and not is_complete(plan, trial.checkpoint)
+        if trial.checkpoint is not None and not is_complete(plan, trial)
     ]
 
 
@@ -201,12 +202,18 @@ def _part_of_the_way(plan: Plan, s: Point, share: float) -> FidelityValues:
     return plan.from_s(tuple(value * share if j in plan.fidelities.trace_dims else value for j, value in enumerate(s)))
 
 
-def _runnable(plan: Plan, x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+def _starts(plan: Plan, basket: Sequence[tuple[TrialState, FidelityValues]]) -> dict[Point, Point]:
+    """Where the runs of the basket stand, by their x."""
+    return {plan.space.to_unit(trial.config): plan.to_s(at) for trial, at in basket}
+
+
+def _runnable(plan: Plan, starts: dict[Point, Point], x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """What can be run next to q evaluations: whole epochs, whole sizes, categories; one member varied at a time."""
-    members = [
-        list(itertools.product(plan.space.neighbours(tuple(point), limit=_NEAR_X), _runnable_fidelities(plan, kept)))
-        for point, kept in zip(x.tolist(), S.tolist(), strict=True)
-    ]
+    members = []
+    for point, kept in zip(x.tolist(), S.tolist(), strict=True):
+        start = starts.get(tuple(point))
+        places = [tuple(point)] if start else plan.space.neighbours(tuple(point), limit=_NEAR_X)
+        members.append(list(itertools.product(places, _runnable_fidelities(plan, kept, start))))
     nearest = [options[0] for options in members]
     all_of_them = [nearest]
     for i, options in enumerate(members):
@@ -216,7 +223,7 @@ def _runnable(plan: Plan, x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     return xs.reshape(len(all_of_them), *x.shape), Ss.reshape(len(all_of_them), *S.shape)
 
 
-def _runnable_fidelities(plan: Plan, kept: Sequence[Sequence[float]]) -> list[list[Point]]:
+def _runnable_fidelities(plan: Plan, kept: Sequence[Sequence[float]], start: Point | None) -> list[list[Point]]:
     """The kept fidelities of one evaluation, rounded; its target to the nearest that can be run and those beside it.
 
     Fidelities without a trace are only rounded: a run that is continued cannot change them.
@@ -230,6 +237,8 @@ def _runnable_fidelities(plan: Plan, kept: Sequence[Sequence[float]]) -> list[li
             for j, (value, step, least) in enumerate(zip(nearest, plan.steps, plan.fidelities.least, strict=True))
         ]
         tops.append(plan.to_s(plan.from_s(tuple(moved))))
+    if start is not None:  # it has to go on
+        tops = [s for s in tops if any(s[j] > start[j] for j in trace_dims)]
     rounded = [plan.to_s(plan.from_s(tuple(one))) for one in kept[:-1]]
     return [
         [
