@@ -24,7 +24,7 @@ SPACE = {
 }
 FIDELITIES = {
     "epochs": Fidelity(1, EPOCHS, trace=True),
-    "images": Fidelity(100, IMAGES, trace=False, kernel="freeze_thaw"),
+    "images": Fidelity(250, IMAGES, trace=False, kernel="freeze_thaw"),
 }
 
 

@@ -13,6 +13,7 @@ import takg
 from takg.errors import InputError, StaleError, StudyError
 from takg.records import Asked, Finished, Given, fold
 from takg.study import Study, Trial
+from takg.study._view import viewed
 
 FOUR = {
     "epochs": takg.Fidelity(1, 20, trace=True),
@@ -369,7 +370,7 @@ def test_replaying_the_log_gives_the_same_trials_as_the_live_study(study: Study,
     assert repr(reloaded(tmp_path).trials) == repr(live)
     for count in range(len(events(study))):  # and so it was at any time
         state = fold(events(study)[:count])
-        assert [study._trial(state, trial).id for trial in state.trials] == list(range(len(state.trials)))
+        assert [viewed(study.plan, state, trial).id for trial in state.trials] == list(range(len(state.trials)))
 
 
 def test_evaluations_asked_by_hand_are_never_taken_away(study: Study, tmp_path: Path) -> None:
