@@ -585,3 +585,22 @@ def test_a_number_of_rows_that_means_nothing_is_refused():
     x = torch.rand(3, 1, dtype=torch.float64)
     with pytest.raises(InputError, match="most_rows=0: expected at least 1"):
         fit(Model(d=1), value_rows(x, x[:, :0]), x[:, 0], seed=0, most_rows=0)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_walkers_that_were_left_behind_do_not_become_samples(count):
+    """Far out in the prior, with no noise and tiny length scales: moves of a few steps hardly ever lead back."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.rand(60, 2, generator=generator, dtype=torch.float64)
+    y = (3 * x[:, 0]).sin() + 0.2 * torch.randn(60, generator=generator, dtype=torch.float64)
+    y = (y - y.mean()) / y.std()
+    model, rows = Model(d=2), value_rows(x, x[:, :0])
+    good = fit(model, rows, y, seed=0)
+    absurd = tuple({"signal_var": 4.0, "noise_var": -4.0}.get(name, -4.0) for name in good.chains.names)
+    spoiled = Chains(names=good.chains.names, walkers=(*good.chains.walkers[count:], *[absurd] * count))
+    again = fit(model, rows, y, seed=1, chains=spoiled, draws=len(spoiled.walkers), steps=2)
+    for name in ("signal_var", "noise_var"):
+        sound, now = getattr(good.posterior.theta, name), getattr(again.posterior.theta, name)
+        assert now.max() < 20 * sound.max()
+        assert now.min() > 0.05 * sound.min()
+    assert again.posterior.theta.lengthscale.min() > 0.2 * good.posterior.theta.lengthscale.min()

@@ -126,7 +126,7 @@ def _sampled(
         start = _laplace_walkers(density, len(names), n_walkers, random)
     else:
         start = _resumed_walkers(chains, n_walkers, random)
-    start = _made_finite(density, start)
+    start = _without_stragglers(density, _made_finite(density, start), random)
 
     steps = steps or (_COLD_STEPS if chains is None else _WARM_STEPS)
     sampler = emcee.EnsembleSampler(
@@ -139,7 +139,10 @@ def _sampled(
     state = emcee.State(start.numpy(), random_state=random.get_state())
     last = sampler.run_mcmc(state, steps, skip_initial_state_check=True)
 
-    theta = model.unpack(torch.from_numpy(last.coords[random.permutation(n_walkers)[:draws]]))
+    is_lost = _are_stragglers(last.log_prob, len(names))
+    order = random.permutation(n_walkers)
+    order = np.concatenate([order[~is_lost[order]], order[is_lost[order]]])  # those only if there are no others
+    theta = model.unpack(torch.from_numpy(last.coords[order[:draws]]))
     return Fit(
         posterior=condition(model, theta, rows, y),
         chains=Chains(names=names, walkers=tuple(tuple(map(float, row)) for row in last.coords)),
@@ -202,6 +205,29 @@ def _made_finite(density: LogDensity, walkers: Tensor) -> Tensor:
         f"{int(is_lost.sum())} of {len(walkers)} walkers have no posterior density even near the centre of the "
         "prior; the outputs are far from standardised, or the inputs from the unit cube"
     )
+
+
+def _are_stragglers(
+    log_density: "np.ndarray[Any, np.dtype[np.float64]]", p: int
+) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Walkers where the posterior, were it normal, would hardly ever be.
+
+    The log density then lies below its peak by half a chi-square of p degrees of freedom: p / 2, with an sd of
+    sqrt(p / 2). Six sds above that is left to what is not normal about it.
+    """
+    return log_density.max() - log_density > p / 2 + 6 * math.sqrt(p / 2)  # type: ignore[no-any-return]
+
+
+def _without_stragglers(density: LogDensity, walkers: Tensor, random: np.random.RandomState) -> Tensor:
+    """Replace walkers that new data have left behind: few find back, and one absurd sample of ten spoils all."""
+    is_lost = torch.from_numpy(_are_stragglers(density(walkers).numpy(), walkers.shape[1]))
+    if not is_lost.any():
+        return walkers
+    good = walkers[~is_lost]
+    copies = good[torch.from_numpy(random.randint(len(good), size=int(is_lost.sum())))]
+    walkers = walkers.clone()
+    walkers[is_lost] = copies + 0.05 * torch.from_numpy(random.standard_normal(copies.shape))
+    return walkers
 
 
 def _r_hat(chain: "np.ndarray[Any, np.dtype[np.float64]]") -> float:
