@@ -23,7 +23,7 @@ from takg.optim._screen import basket_starts, cold_starts, log_value, reach, sco
 METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
-_CLIMBERS, _OLD, _LAST = 6, 3, 2  # starts that go on after the first stage, of either kind, and after the second
+_CLIMBERS, _LAST = 6, 2  # starts that go on after the first and second stage, beside all of the basket
 _FINER = 4  # as many draws tell which of them do
 _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
 _FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
@@ -201,7 +201,8 @@ def _starts(
     )
     new = region.new_runs(len(cold), 1)
     old = runs_of(basket, region)
-    warm = basket_starts(rough, region, old)
+    quicker = acquisition.redrawn(acquisition.simulator.seed, polish=1)  # a run has one start only, so it must be right
+    warm = basket_starts(quicker, region, old)
     return Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])), torch.cat([warm, cold])
 
 
@@ -231,7 +232,7 @@ def _ascend(
 def _in_stages(
     acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, fixed: int
 ) -> _Ascent:
-    """Climb roughly from all starts, then properly from the best, also of the `fixed` first ones, then finely from few.
+    """Climb roughly from all starts, then properly from the best and the `fixed` first ones, then finely from few.
 
     Many starts are needed to find the right hill, and few to climb it; where its top is takes more draws to say.
     """
@@ -254,11 +255,7 @@ def _in_stages(
     cold = torch.arange(fixed, len(z))
     score = scores(finely, region, z[cold], _members(runs, cold))  # few draws would pick the wrong hills
     best = cold[spread_out(acquisition, region, score, z[cold], _CLIMBERS)]
-    if fixed:
-        old = torch.arange(fixed)
-        value[old] = scores(finely, region, z[old], _members(runs, old))
-        best = torch.cat([value[old].topk(min(_OLD, fixed)).indices, best])
-    climb(acquisition, best, rough, passes - rough - fine)
+    climb(acquisition, torch.cat([torch.arange(fixed), best]), rough, passes - rough - fine)
     if fine:
         top = value.topk(min(_CLIMBERS, len(z))).indices
         score = scores(finely, region, z[top], _members(runs, top))
