@@ -28,7 +28,7 @@ def _entry(module: str, kind: str, *packages: str, **options: Any) -> Entry:
 METHODS: Mapping[str, Entry] = MappingProxyType(
     {
         "takg": _entry("_takg", "Takg"),
-        "takg_plain": _entry("_takg", "Takg", acquisition="takg"),
+        "takg_zero": _entry("_takg", "Takg", acquisition="takg_zero"),
         "takg_l3": _entry("_takg", "Takg", retained=3),
         "takg_cold": _entry("_takg", "Takg", basket=0),
         "takg_batch8": _entry("_takg", "Takg", q=8),
@@ -53,7 +53,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
     }
 )
 
-OURS = ("takg", "takg_plain", "takg_l3", "takg_cold", "takg_batch8")
+OURS = ("takg", "takg_zero", "takg_l3", "takg_cold", "takg_batch8")
 FEWER_SEEDS = ("qmfkg", "fabolas", "smac")  # slow ones
 
 

@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "training images), runs that are continued from checkpoints. Interrupt it and start it again: it goes on.",
         epilog="example: takg demo --budget 6 --workers 2",
     )
-    parser.add_argument("--budget", type=float, default=6.0, help="total cost in full trainings (default: 6)")
+    parser.add_argument("--budget", type=float, default=4.0, help="total cost in full trainings (default: 4)")
     parser.add_argument("--workers", type=int, default=2, help="training processes (default: 2)")
     parser.add_argument("--directory", type=Path, default=Path("takg-demo"), help="where all files go")
     parser.add_argument("--seed", type=int, default=0)

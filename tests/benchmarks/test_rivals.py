@@ -41,7 +41,7 @@ BUDGETS = {  # enough to tell them from random search, where that is cheap; a fe
     "takg": 0.8,
 }
 TRIED_ONCE = ("qmfkg", "takg_batch8", "takg_cold")
-VARIANTS = ("kg_batch8", "dkg_batch8", "takg_l3", "takg_plain")  # of methods that are tried, by an option
+VARIANTS = ("kg_batch8", "dkg_batch8", "takg_l3", "takg_zero")  # of methods that are tried, by an option
 
 
 def is_installed(name):

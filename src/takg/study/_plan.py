@@ -10,7 +10,7 @@ from takg.space import Fidelities, Space
 
 DIRECTIONS = ("minimise", "maximise")
 COSTS = ("time", "reported", "function")
-ACQUISITIONS = ("takg_zero", "takg")
+ACQUISITIONS = ("takg", "takg_zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Options:
     initial: int | None = None  # evaluations before the model takes over; None leaves it to the space
     retained: int = 2  # l: how many points of each trace the model sees
     basket: int = 10  # b: how many runs can be continued at a time
-    acquisition: str = "takg_zero"
+    acquisition: str = "takg"  # docs/paper.md says when the 0-avoiding form is the better choice
     warp: str = "log"
     samples: int = 10  # H: hyperparameter samples that are averaged over
 
