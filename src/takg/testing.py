@@ -9,6 +9,7 @@ import math
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -32,12 +33,12 @@ from takg.records import (
 __all__ = ["StorageContract"]
 
 
-class StorageContract:
+class StorageContract(ABC):
     """Every sentence of `takg.records.Storage`."""
 
+    @abstractmethod
     def make_storage(self) -> Storage:
         """An empty store; once for each test."""
-        raise NotImplementedError("a subclass makes an empty store here")
 
     def opened_again(self, storage: Storage) -> Storage:
         """The same store as another process would open it; for stores that several processes can share."""
