@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,18 @@ def finish(args: argparse.Namespace, figures: dict[str, Any], bars: list[Bar], p
     if args.json:
         report = {
             "python": platform.python_version(),
-            "versions": {name: version(name) for name in packages},
+            "versions": {name: _version(name) for name in packages},
             "quick": args.quick,
             **figures,
             "bars": [asdict(bar) for bar in bars],
         }
         args.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0 if all(bar.holds for bar in bars) else 1
+
+
+def _version(package: str) -> str | None:
+    """None if it is not there: peers that are missing are figures that could not be measured, and bars that miss."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

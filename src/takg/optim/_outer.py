@@ -29,7 +29,7 @@ _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the fir
 _FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
 _FINALISTS = 3  # ends that are valued with more draws
 _ROUNDING = 1e-9  # by which what can be run may miss where a run stands
-_TINY = 1e-300  # a value of information of 0 has no logarithm
+_TINY = 1e-300  # keeps quotients of gradients that vanish finite
 _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stochastic steps, and their limits
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
