@@ -484,7 +484,8 @@ def test_inner_minima_followed_over_a_small_step_are_those_found_anew(kind, data
     before = acquisition.gain(x, S)
     moved_x, moved_S = x + 0.01 * (uniform(gen, 6, 1, 2) - 0.5), S * 0.99
     followed, anew = acquisition.gain(moved_x, moved_S, near=before.minimisers), acquisition.gain(moved_x, moved_S)
-    assert followed.minimisers.shape == anew.minimisers.shape == (post.theta.H, 6, 8, 3, 2)
+    nodes = 2 if kind is TaKG else 3  # without zeros the benchmark depends on no candidate
+    assert followed.minimisers.shape == anew.minimisers.shape == (post.theta.H, 6, 8, nodes, 2)
     torch.testing.assert_close(followed.value, anew.value, rtol=2e-3, atol=1e-8)
     assert not torch.equal(before.value, anew.value)
     half = acquisition.gain(moved_x[3:], moved_S[3:], near=before.minimisers[:, 3:])

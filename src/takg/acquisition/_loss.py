@@ -34,7 +34,7 @@ from takg.gp import (
 from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, sobol_points
 
 _ENTRIES_AT_ONCE = 4_000_000
-_NODES = 3  # inner problems of a draw: benchmark and either sign of the tail
+_NODES = 3  # inner problems of a draw: either sign of the tail, and the benchmark if it depends on the candidate
 _WIDER = 2.0  # sd of the first simulated outcome of C(S)
 _LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
 _PASSES_FROM_NEAR = 1  # Newton passes to follow an inner minimum that has moved a little
@@ -318,13 +318,24 @@ class LossSimulator:
         origin = lead @ shift.inverse[..., :k, :]  # (H, B, M, r)
         tail = draws.tail[:, None] @ shift.inverse[..., k:, :]  # (H, B, M, r)
         with torch.no_grad():
-            v = torch.stack([origin, origin + tail, origin - tail], dim=3)  # (H, B, M, J, r)
+            ways = [origin + tail, origin - tail] + ([origin] if k else [])
+            v = torch.stack(ways, dim=3)  # (H, B, M, J, r)
             x_star, features, is_converged = self._inner_minima(
                 observations, shift, v, near
             )  # (H, B, M, J, d or slots)
-            weights = self._base_weights[:, None, :, None, :]  # (H, 1, M or 1, 1, slots)
-            base = (features * weights).sum(-1) + self._base_offset[:, None, :, None]  # (H, B, M, J)
+            base = self._base(features)  # (H, B, M, J)
         T = self._T(observations, shift, x_star, features)  # (H, B, M, J, r)
+        if k == 0:  # the benchmark is the same for all candidates, and known
+            floor = self._floor
+            M_or_1 = floor.x.shape[1]
+            T_floor = self._T(
+                observations,
+                shift,
+                floor.x[:, None].expand(-1, len(observations.x), -1, -1),
+                self._features(floor.x)[:, None].expand(-1, len(observations.x), -1, -1),
+            )  # (H, B, M or 1, r)
+            T = torch.cat([T, T_floor[:, :, :, None].expand(-1, -1, self.draws if M_or_1 == 1 else -1, -1, -1)], dim=3)
+            base = torch.cat([base, floor.value[:, None, :, None].expand(*base.shape[:3], 1)], dim=3)
         level = base + (T * origin[..., None, :]).sum(-1)  # of each x* when the tail adds nothing
         change = (T * tail[..., None, :]).sum(-1)
         # Each x* is a candidate for the other two problems: what one missed another may have found, and a benchmark
@@ -333,6 +344,15 @@ class LossSimulator:
         reduction = (benchmark - 0.5 * (up + down)) * draws.weight[:, None]
         missed = int((~is_converged).sum())
         return Gain(reduction, benchmark.detach(), missed, is_converged.numel(), shift.jitter, x_star)
+
+    def _base(self, features: Tensor) -> Tensor:
+        """The mean before anything of the candidates is observed, from k(x', slots): (H, B, M, J, slots) -> (H, B, M, J)."""
+        H, B, M, J, _ = features.shape
+        if self._base_weights.shape[1] == 1:  # nothing is pending: one product
+            found = (features.reshape(H, B * M * J, -1) @ self._base_weights.mT).reshape(H, B, M, J)
+        else:
+            found = torch.einsum("hbmju,hmu->hbmj", features, self._base_weights)
+        return found + self._base_offset[:, None, :, None]
 
     def _drawn(self, lead: int, tail: int, *, is_widened: bool) -> "_Draws":
         """Outcomes of the lead and directions of the tail.
@@ -405,7 +425,12 @@ class LossSimulator:
             return start, self._features(start), torch.ones(start.shape[:-1], dtype=torch.bool)
 
         P = B * M * J
-        weights = self._base_weights[:, None, :, None, :] - torch.einsum("hbmtr,hbur->hbmtu", v, shift.folded)
+        weights = self._base_weights[:, None].expand(H, B, -1, -1)  # (H, B, M or 1, slots)
+        if weights.shape[2] > 1:
+            weights = weights.repeat_interleave(J, dim=2)
+        weights = torch.baddbmm(
+            weights.reshape(H * B, -1, weights.shape[-1]), v.reshape(H * B, M * J, -1), _flat(shift.folded).mT, alpha=-1
+        )
         offset = self._base_offset[:, None, :, None] - (v * shift.offset[:, :, None, None, :]).sum(-1)
         offset = offset + (v * shift.constant[:, None, None, :]).sum(-1)
         pulled = v * shift.pull[:, :, None, None, :]  # (H, B, M, J, r)
@@ -462,6 +487,11 @@ class LossSimulator:
 
     def _target(self, x_new: Tensor) -> Rows:
         return self.post.target_rows(x_new)
+
+
+def _flat(T: Tensor) -> Tensor:
+    """The first two dimensions as one."""
+    return T.reshape(-1, *T.shape[2:])
 
 
 def _check_effort(draws: int, polish: int) -> None:

@@ -23,7 +23,7 @@ from takg.optim._screen import basket_starts, cold_starts, log_value, reach, sco
 METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
-_CLIMBERS, _LAST = 6, 2  # starts that go on after the first and second stage, beside all of the basket
+_HILLS, _CLIMBERS, _LAST = 14, 6, 2  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
 _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
 _FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
@@ -78,7 +78,7 @@ def maximise(
     method: str = "sample_average",
     restarts: int = 32,
     raw: int = 384,
-    passes: int = 36,
+    passes: int = 26,
     winners: Tensor | None = None,
     snap: Snap | None = None,
     final_draws: int = 32,
@@ -136,7 +136,7 @@ def _maximise_alone(
     snap: Snap | None,
 ) -> Suggestion:
     runs, starts = _starts(acquisition, region, seed, basket, settings, winners)
-    ends = _ascend(acquisition, region, starts, runs, settings, seed, len(basket))
+    ends = _ascend(acquisition, region, starts, runs, settings, seed)
     sources: list[Source] = [(j,) for j in range(len(basket))]
     sources += [(None,)] * (len(starts) - len(basket))
     return _best(acquisition, region, ends, runs, sources, snap, settings, seed)
@@ -201,8 +201,7 @@ def _starts(
     )
     new = region.new_runs(len(cold), 1)
     old = runs_of(basket, region)
-    quicker = acquisition.redrawn(acquisition.simulator.seed, polish=1)  # a run has one start only, so it must be right
-    warm = basket_starts(quicker, region, old)
+    warm = basket_starts(rough, region, old)
     return Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])), torch.cat([warm, cold])
 
 
@@ -220,27 +219,24 @@ def _ascend(
     runs: Runs,
     settings: _Settings,
     seed: int,
-    fixed: int = 0,
 ) -> _Ascent:
     if settings.method == "stochastic":
         return _stochastic(acquisition, region, starts, runs, settings.passes, seed)
     if settings.in_stages:
-        return _in_stages(acquisition, region, starts, runs, settings.passes, fixed)
+        return _in_stages(acquisition, region, starts, runs, settings.passes)
     return _sample_average(acquisition, region, starts, runs, settings.passes)
 
 
-def _in_stages(
-    acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int, fixed: int
-) -> _Ascent:
-    """Climb roughly from all starts, then properly from the best and the `fixed` first ones, then finely from few.
+def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int) -> _Ascent:
+    """Climb roughly from all starts, then properly from the best few, then finely from fewer.
 
     Many starts are needed to find the right hill, and few to climb it; where its top is takes more draws to say.
     """
     rough, fine = int(_SHARE_ROUGH * passes), int(_SHARE_FINE * passes)
     z = starts.clone()
-    value = torch.full((len(z),), -math.inf, dtype=torch.float64)
     is_converged = torch.zeros(len(z), dtype=torch.bool)
     history = torch.zeros(len(z), passes, dtype=torch.float64)
+    value = torch.full((len(z),), -math.inf, dtype=torch.float64)
 
     def climb(kind: Acquisition, who: Tensor, begin: int, length: int) -> None:
         part = _sample_average(kind, region, z[who], _members(runs, who), length)
@@ -249,13 +245,13 @@ def _in_stages(
 
     if rough:
         climb(_roughly(acquisition), torch.arange(len(z)), 0, rough)
-        value.fill_(-math.inf)  # what few draws said does not compare with what is next
+    value = scores(acquisition, region, z, runs)
     simulator = acquisition.simulator
     finely = acquisition.redrawn(simulator.seed, draws=_FINER * simulator.draws)
-    cold = torch.arange(fixed, len(z))
-    score = scores(finely, region, z[cold], _members(runs, cold))  # few draws would pick the wrong hills
-    best = cold[spread_out(acquisition, region, score, z[cold], _CLIMBERS)]
-    climb(acquisition, torch.cat([torch.arange(fixed), best]), rough, passes - rough - fine)
+    hills = spread_out(acquisition, region, value, z, _HILLS)
+    score = scores(finely, region, z[hills], _members(runs, hills))  # few draws would pick the wrong ones
+    climbers = hills[spread_out(acquisition, region, score, z[hills], _CLIMBERS)]
+    climb(acquisition, climbers, rough, passes - rough - fine)
     if fine:
         top = value.topk(min(_CLIMBERS, len(z))).indices
         score = scores(finely, region, z[top], _members(runs, top))
@@ -351,15 +347,17 @@ def _best(
     settings: _Settings,
     seed: int,
 ) -> Suggestion:
-    """Value the ends of all ascents with more draws, snap the best, and say what each problem was worth."""
+    """Value the highest ends with more draws, snap the best, and say what each problem was worth."""
     exact = acquisition.redrawn((seed + 104_729) % 2**31, draws=settings.final_draws, polish=_FINAL_POLISH)
-    ends, runs, sources = _finalists(ends, runs, sources)
-    choice = region.decode(ends.z, runs)
+    values = ends.value.exp() if settings.method == "sample_average" else ends.value.clone()
+    high = values.topk(min(_FINALISTS, len(values))).indices
+    choice = region.decode(ends.z[high], _members(runs, high))
     with torch.no_grad():
-        valuation = exact.evaluate_joint(choice.x, choice.S.clamp(0, 1), s_from=runs.s)
-    values = valuation.value
-    winner = int(values.argmax())
-    x, S, one = choice.x[winner], choice.S[winner], _member(valuation, winner)
+        valuation = exact.evaluate_joint(choice.x, choice.S.clamp(0, 1), s_from=runs.s[high])
+    values[high] = valuation.value
+    place = int(valuation.value.argmax())
+    winner = int(high[place])
+    x, S, one = choice.x[place], choice.S[place], _member(valuation, place)
     if snap is not None:
         x, S, one = _snapped(exact, snap, x, S, Runs(runs.x[winner], runs.s[winner]))
     is_cold = torch.tensor([all(j is None for j in source) for source in sources])
@@ -381,15 +379,6 @@ def _best(
         history=ends.history[winner],
         winners=ends.z[is_cold][values[is_cold].argsort(descending=True)[:4]],
     )
-
-
-def _finalists(ends: _Ascent, runs: Runs, sources: Sequence[Source]) -> tuple[_Ascent, Runs, list[Source]]:
-    """All of the basket, and of the other ends the few highest."""
-    is_old = torch.tensor([any(j is not None for j in source) for source in sources])
-    height = ends.value.masked_fill(is_old, torch.inf)
-    keep = height.argsort(descending=True, stable=True)[: int(is_old.sum()) + _FINALISTS].sort().values
-    kept = _Ascent(*(part[keep] for part in ends))
-    return kept, Runs(runs.x[keep], runs.s[keep]), [sources[i] for i in keep.tolist()]
 
 
 def _snapped(
