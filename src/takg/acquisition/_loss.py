@@ -320,21 +320,19 @@ class LossSimulator:
         with torch.no_grad():
             ways = [origin + tail, origin - tail] + ([origin] if k else [])
             v = torch.stack(ways, dim=3)  # (H, B, M, J, r)
-            x_star, features, is_converged = self._inner_minima(
-                observations, shift, v, near
-            )  # (H, B, M, J, d or slots)
+            # (H, B, M, J, d), (H, B, M, J, slots), (H, B, M, J)
+            x_star, features, is_converged = self._inner_minima(observations, shift, v, near)
             base = self._base(features)  # (H, B, M, J)
         T = self._T(observations, shift, x_star, features)  # (H, B, M, J, r)
         if k == 0:  # the benchmark is the same for all candidates, and known
             floor = self._floor
-            M_or_1 = floor.x.shape[1]
             T_floor = self._T(
                 observations,
                 shift,
                 floor.x[:, None].expand(-1, len(observations.x), -1, -1),
                 self._features(floor.x)[:, None].expand(-1, len(observations.x), -1, -1),
             )  # (H, B, M or 1, r)
-            T = torch.cat([T, T_floor[:, :, :, None].expand(-1, -1, self.draws if M_or_1 == 1 else -1, -1, -1)], dim=3)
+            T = torch.cat([T, T_floor[:, :, :, None].expand(-1, -1, self.draws, -1, -1)], dim=3)
             base = torch.cat([base, floor.value[:, None, :, None].expand(*base.shape[:3], 1)], dim=3)
         level = base + (T * origin[..., None, :]).sum(-1)  # of each x* when the tail adds nothing
         change = (T * tail[..., None, :]).sum(-1)
@@ -346,7 +344,7 @@ class LossSimulator:
         return Gain(reduction, benchmark.detach(), missed, is_converged.numel(), shift.jitter, x_star)
 
     def _base(self, features: Tensor) -> Tensor:
-        """The mean before anything of the candidates is observed, from k(x', slots): (H, B, M, J, slots) -> (H, B, M, J)."""
+        """The mean as it is, from k(x', slots): (H, B, M, J, slots) -> (H, B, M, J)."""
         H, B, M, J, _ = features.shape
         if self._base_weights.shape[1] == 1:  # nothing is pending: one product
             found = (features.reshape(H, B * M * J, -1) @ self._base_weights.mT).reshape(H, B, M, J)
