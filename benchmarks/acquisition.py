@@ -26,7 +26,7 @@ from takg.problems import PROBLEMS, Problem
 CASES = [("hartmann6", 50), ("hartmann6", 100), ("rosenbrock3", 50), ("rosenbrock3", 100)]
 QUICK_CASES = [("rosenbrock3", 20)]
 NOISES = (0.0, 0.05)  # share of the values' sd; with 5 % the model's noise is that of real training runs
-KERNELS = {"hartmann6": ("freeze_thaw",), "rosenbrock3": ("data_size", "freeze_thaw")}
+KERNELS = {"hartmann6": ("curve",), "rosenbrock3": ("size", "curve")}
 FRESH_DRAWS = 2048  # either sign of each: 4,096
 SLOWER = 20.0
 

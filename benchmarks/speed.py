@@ -423,10 +423,10 @@ def measure_guard(args: argparse.Namespace, _: bool) -> tuple[Any, list[Bar]]:
             for value in found.get("values", [{"error": found.get("error")}]):
                 rows.append({"problem": name, "evaluations": count, **value})
                 print(f"guard {rows[-1]}", flush=True)
-    ratios = [row["median"] for row in rows if "median" in row]
+    ratios = [row["median"] for row in rows if "median" in row] or None
     return rows, [
-        at_least("value / best of restarts run to convergence, median", statistics.median(ratios), 0.95),
-        at_least("value / best of restarts run to convergence, worst", min(ratios), 0.8),
+        at_least("value / best of restarts run to convergence, median", ratios and statistics.median(ratios), 0.95),
+        at_least("value / best of restarts run to convergence, worst", ratios and min(ratios), 0.8),
     ]
 
 

@@ -15,7 +15,7 @@ from scipy.stats import qmc
 
 from takg.gp import Hyperparameters, Model, Rows, condition
 
-N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1}
+N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 4, "size": 3}
 DESIGNS = ("squared_exponential", "matern52")
 
 
@@ -137,14 +137,15 @@ class Dense:
         k = k * self.signal_var
         for j, kind in enumerate(self.model.fidelity_kernels):
             s, t = a.s[:, None, j], b.s[None, :, j]
-            if kind == "freeze_thaw":
-                w, beta, alpha = self.fidelity[j]
-                k = k * (w + beta**alpha / (s + t + beta) ** alpha)
-            elif kind == "data_size":
-                c, delta = self.fidelity[j]
-                k = k * (c + ((1 - s) * (1 - t)) ** (1 + delta))
+            if kind in ("freeze_thaw", "curve"):
+                w, beta, alpha, *doubt = self.fidelity[j]
+                factor = w + beta**alpha / (s + t + beta) ** alpha
+            elif kind in ("data_size", "size"):
+                c, delta, *doubt = self.fidelity[j]
+                factor = c + ((1 - s) * (1 - t)) ** (1 + delta)
             else:
-                k = k * np.exp(-((s - t) ** 2) / (2 * self.fidelity[j][0] ** 2))
+                factor, doubt = np.exp(-((s - t) ** 2) / (2 * self.fidelity[j][0] ** 2)), []
+            k = k * (factor + sum(doubt) * np.exp(-2 * (s - t) ** 2))
         return k + self.model.mean_var * (~is_a & ~is_b)
 
     def noise(self, points):

@@ -37,7 +37,13 @@ METHODS = ("monte_carlo", "sobol")
 each_method = pytest.mark.parametrize("method", METHODS)
 laws = settings(deadline=None, derandomize=True, max_examples=40)
 
-TRACES = {(): (), ("freeze_thaw",): (0,), ("data_size", "freeze_thaw"): (1,), ("smooth", "freeze_thaw"): (0, 1)}
+TRACES = {
+    (): (),
+    ("freeze_thaw",): (0,),
+    ("data_size", "freeze_thaw"): (1,),
+    ("smooth", "freeze_thaw"): (0, 1),
+    ("size", "curve"): (1,),
+}
 """Fidelity kernels and which of them are traces."""
 
 

@@ -33,17 +33,17 @@ laws = settings(deadline=None, derandomize=True, max_examples=25)
 
 
 def an_acquisition(kind, post, **choices):
-    """All fidelities but data_size are traces."""
+    """All fidelities but data_size and size are traces."""
     kinds = post.model.fidelity_kernels
-    dims = tuple(j for j, name in enumerate(kinds) if name != "data_size")
+    dims = tuple(j for j, name in enumerate(kinds) if name not in ("data_size", "size"))
     return kind(post, **{"cost": some_cost, "trace_dims": dims, "seed": 0} | choices)
 
 
 def a_set(gen, mix, l, *batch, low=0.05):
-    """S within a trace: the last member is the largest, all agree in data_size."""
+    """S within a trace: the last member is the largest, all agree in data_size and size."""
     S = uniform(gen, *batch, 1, len(mix), low=low).repeat(*[1] * len(batch), l, 1)
     for j, name in enumerate(mix):
-        if name != "data_size":
+        if name not in ("data_size", "size"):
             S[..., :-1, j] *= uniform(gen, *batch, l - 1, low=0.1, high=0.9)
     return S
 
@@ -59,6 +59,7 @@ SMOOTH = {
     "x and s": {},
     "two fidelities": {"mix": ("data_size", "freeze_thaw")},
     "two traces": {"mix": ("smooth", "freeze_thaw"), "l": 1},
+    "two fidelities with a doubt": {"mix": ("size", "curve")},
     "a batch": {"q": 2},
     "pending": {"is_pending": True},
     "gradients observed": {"gradients": True, "l": 1},

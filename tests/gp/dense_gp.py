@@ -11,10 +11,12 @@ import torch
 
 from takg.gp import Hyperparameters, Rows
 
-N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1}
+N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 4, "size": 3}
+WITHOUT_DOUBT = {"curve": "freeze_thaw", "size": "data_size"}
 DESIGNS = ("squared_exponential", "matern52")
-# Every product of up to three fidelities, in every order.
-MIXES = [mix for m in range(4) for mix in product(N_PARAMETERS, repeat=m)]
+# Every product of up to three of the plain fidelities, in every order, and some with those that have a doubt.
+MIXES = [mix for m in range(4) for mix in product(("freeze_thaw", "data_size", "smooth"), repeat=m)]
+MIXES += [("curve",), ("size",), ("size", "curve"), ("curve", "smooth", "size")]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,9 @@ def fidelity_factor(kind, s, t, parameters):
     if kind == "data_size":
         c, delta = parameters
         return c + ((1 - s) * (1 - t)) ** (1 + delta)
+    if kind in WITHOUT_DOUBT:
+        *known, doubt = parameters
+        return fidelity_factor(WITHOUT_DOUBT[kind], s, t, known) + doubt * np.exp(-2 * (s - t) ** 2)
     (lengthscale,) = parameters
     return np.exp(-((s - t) ** 2) / (2 * lengthscale**2))
 

@@ -23,9 +23,16 @@ PRIORS = {
     "c": (1.0, 1.0),
     "delta": (1.0, 0.7),
     "s_lengthscale": (1.0, 1.0),
+    "doubt": (0.3, 0.7),
 }
 NOISE_FLOOR = 1e-5  # added to both noise variances
-PARAMETERS = {"freeze_thaw": ("w", "beta", "alpha"), "data_size": ("c", "delta"), "smooth": ("s_lengthscale",)}
+PARAMETERS = {
+    "freeze_thaw": ("w", "beta", "alpha"),
+    "data_size": ("c", "delta"),
+    "smooth": ("s_lengthscale",),
+    "curve": ("w", "beta", "alpha", "doubt"),
+    "size": ("c", "delta", "doubt"),
+}
 
 MODELS = {
     "plain": Model(d=1, mean_var=0.7),
@@ -35,6 +42,8 @@ MODELS = {
     "data_size": Model(d=2, fidelity_kernels=("data_size",), mean_var=0.3),
     "smooth": Model(d=1, fidelity_kernels=("smooth",), design_kernel="matern52"),
     "mixed": Model(d=2, fidelity_kernels=("data_size", "freeze_thaw", "smooth"), mean_var=0.8),
+    "curve": Model(d=1, fidelity_kernels=("curve",), mean_var=0.9),
+    "size_and_curve": Model(d=2, fidelity_kernels=("size", "curve"), design_kernel="matern52"),
     "trend": Model(d=3, trend_dims=(0, 2), slope_var=1.9, mean_var=0.4),
     "gradients": Model(d=2, fidelity_kernels=("freeze_thaw",), has_gradients=True, mean_var=0.6),
     "matern_gradients": Model(d=3, fidelity_kernels=("smooth",), design_kernel="matern52", has_gradients=True),
@@ -91,6 +100,9 @@ def priors(model: Model) -> list[tuple[float, float]]:
 
 
 def fidelity_factor(kind: str, s: float, t: float, p: list[float]) -> float:
+    if kind in ("curve", "size"):
+        known = fidelity_factor("freeze_thaw" if kind == "curve" else "data_size", s, t, p[:-1])
+        return known + p[-1] * math.exp(-2 * (s - t) ** 2)
     if kind == "freeze_thaw":
         w, beta, alpha = p
         return w + beta**alpha / (s + t + beta) ** alpha
@@ -173,8 +185,9 @@ def test_the_gradient_agrees_with_finite_differences(model):
     np.testing.assert_allclose(gradients.numpy(), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_the_gradient_holds_at_the_ends_of_the_fidelities_and_at_repeated_rows():
-    model = MODELS["mixed"]
+@pytest.mark.parametrize("name", ["mixed", "size_and_curve"])
+def test_the_gradient_holds_at_the_ends_of_the_fidelities_and_at_repeated_rows(name):
+    model = MODELS[name]
     data, z = random_data(model, 5), random_z(model, 5, 2)
     data.s[:3] = 0.0
     data.s[3:6] = 1.0

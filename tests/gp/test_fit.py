@@ -34,6 +34,8 @@ FIDELITY_PRIORS = {
     "smooth": [(1.0, 1.0)],
     "data_size": [(1.0, 1.0), (1.0, 0.7)],
     "freeze_thaw": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7)],
+    "size": [(1.0, 1.0), (1.0, 0.7), (0.3, 0.7)],
+    "curve": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7), (0.3, 0.7)],
 }
 
 
@@ -81,10 +83,12 @@ def covariance(kind: str | None, x: np.ndarray, s: np.ndarray, z: np.ndarray) ->
     K = v[0] * np.exp(-(((x[:, None] - x[None, :]) / v[1]) ** 2) / 2)
     if kind == "smooth":
         K = K * np.exp(-(((a - b) / v[2]) ** 2) / 2)
-    elif kind == "data_size":
-        K = K * (v[2] + ((1 - a) * (1 - b)) ** (1 + v[3]))
-    elif kind == "freeze_thaw":
-        K = K * (v[2] + v[3] ** v[4] / (a + b + v[3]) ** v[4])
+    elif kind in ("data_size", "size"):
+        doubt = v[4] if kind == "size" else 0.0
+        K = K * (v[2] + ((1 - a) * (1 - b)) ** (1 + v[3]) + doubt * np.exp(-2 * (a - b) ** 2))
+    elif kind in ("freeze_thaw", "curve"):
+        doubt = v[5] if kind == "curve" else 0.0
+        K = K * (v[2] + v[3] ** v[4] / (a + b + v[3]) ** v[4] + doubt * np.exp(-2 * (a - b) ** 2))
     return K + 1.0 + v[-1] * np.eye(len(x))  # 1 for the unknown constant mean
 
 
@@ -183,7 +187,7 @@ def test_continued_chains_sample_the_marginals_that_quadrature_gives(kind, point
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["data_size", "freeze_thaw"])
+@pytest.mark.parametrize("kind", ["data_size", "freeze_thaw", "curve"])
 def test_continued_chains_sample_the_marginals_that_importance_sampling_gives(kind):
     problem = PROBLEMS[kind]
     z = nearly_independent_draws(problem, n_walkers=100, legs=120)
@@ -527,7 +531,7 @@ def test_too_few_draws_are_refused(draws):
         PROBLEMS[None].fit(seed=0, draws=draws)
 
 
-@pytest.mark.parametrize("other", ["data_size", "freeze_thaw", None])
+@pytest.mark.parametrize("other", ["data_size", "freeze_thaw", "curve", None])
 def test_chains_of_another_model_are_refused(other):
     chains = PROBLEMS[other].fit(seed=0, steps=2).chains
     with pytest.raises(InputError, match=r"chains are of \('signal_var'.*start without chains"):

@@ -46,6 +46,10 @@ def a_model(design, mix=(), *, d=3, **settings):
     return Model(d=d, fidelity_kernels=mix, design_kernel=design, **{"mean_var": 0.6} | settings)
 
 
+def tensor_of(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def by_finite_differences(model, p, a, b):
     """Complex steps for one derivative; for a second, central differences of order 6 of the complex steps."""
 
@@ -87,7 +91,7 @@ def test_values_and_derivatives_agree_with_the_numpy_form(design, mix):
 
 
 @each_design
-@pytest.mark.parametrize("mix", [(), ("freeze_thaw",), ("data_size", "freeze_thaw", "smooth")], ids="*".join)
+@pytest.mark.parametrize("mix", [(), ("curve",), ("data_size", "freeze_thaw", "smooth")], ids="*".join)
 @pytest.mark.parametrize("batches", [((), (5,)), ((5,), ()), ((2, 1), (3,)), ((2, 3), (2, 3)), ((3,), (3,))])
 @pytest.mark.parametrize("gradients", [False, True])
 def test_batch_dimensions_broadcast(design, mix, batches, gradients):
@@ -134,7 +138,7 @@ def test_a_slope_without_a_constant_is_still_a_trend(design):
 
 @each_design
 @pytest.mark.parametrize("trend_dims", [(), (0, 2)])
-@pytest.mark.parametrize("mix", [(), ("freeze_thaw",), ("data_size", "smooth"), ("smooth", "data_size", "freeze_thaw")])
+@pytest.mark.parametrize("mix", [(), ("freeze_thaw",), ("size", "curve"), ("smooth", "data_size", "freeze_thaw")])
 def test_the_prior_variance_is_the_diagonal_of_the_covariance(design, mix, trend_dims):
     model = a_model(design, mix, trend_dims=trend_dims, slope_var=1.8)
     gen = generator(4)
@@ -212,7 +216,7 @@ def test_values_and_derivatives_have_their_own_noise():
 
 
 @each_design
-@pytest.mark.parametrize("mix", [(), ("freeze_thaw", "data_size"), ("smooth",)], ids="*".join)
+@pytest.mark.parametrize("mix", [(), ("freeze_thaw", "data_size"), ("curve", "size"), ("smooth",)], ids="*".join)
 @pytest.mark.parametrize("trend_dims", [(), (1,)])
 def test_derivative_rows_are_the_derivatives_of_the_value_form(design, mix, trend_dims):
     model = a_model(design, mix, trend_dims=trend_dims, slope_var=0.45)
@@ -378,7 +382,9 @@ def check_gradients(model, theta, a, b):
 
 
 @each_design
-@pytest.mark.parametrize("mix", [(), ("freeze_thaw",), ("data_size",), ("smooth", "freeze_thaw")], ids="*".join)
+@pytest.mark.parametrize(
+    "mix", [(), ("freeze_thaw",), ("data_size",), ("smooth", "freeze_thaw"), ("size", "curve")], ids="*".join
+)
 @pytest.mark.parametrize("gradients", [False, True])
 def test_gradients_by_points_and_hyperparameters_are_right_in_general_position(design, mix, gradients):
     model = a_model(design, mix, d=2)
@@ -390,7 +396,9 @@ def test_gradients_by_points_and_hyperparameters_are_right_in_general_position(d
 
 
 @each_design
-@pytest.mark.parametrize("mix", [("freeze_thaw",), ("data_size",), ("smooth",), ("data_size", "freeze_thaw")])
+@pytest.mark.parametrize(
+    "mix", [("freeze_thaw",), ("data_size",), ("smooth",), ("data_size", "freeze_thaw"), ("size", "curve")]
+)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("ends", [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, 0.37)])
 def test_gradients_are_right_at_the_ends_of_the_fidelities_and_at_repeated_points(design, mix, gradients, ends):
@@ -414,7 +422,7 @@ def test_data_size_with_a_small_power_has_a_zero_slope_at_the_target(delta, desi
     gen = generator(12)
     theta = replace(
         some_theta(model, gen, H=2),
-        fidelity=((uniform(gen, 2), torch.tensor([delta, 2 * delta], dtype=torch.float64).requires_grad_()),),
+        fidelity=((uniform(gen, 2), tensor_of([delta, 2 * delta]).requires_grad_()),),
     )
     a, b = some_rows(model, gen, 3, gradients=True), some_rows(model, gen, 3, gradients=True)
     s = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
@@ -424,6 +432,25 @@ def test_data_size_with_a_small_power_has_a_zero_slope_at_the_target(delta, desi
     # The one-sided derivative of (1 - s)^(1 + delta) is 0 at s = 1, and it is 0 there for every delta.
     assert (by_s == 0).all()
     assert (by_delta == 0).all()
+
+
+@pytest.mark.parametrize("delta", [0.02, 0.97])
+@each_design
+def test_size_with_a_small_power_has_the_slope_of_its_doubt_at_the_target(delta, design):
+    model = a_model(design, ("size",), d=2)
+    gen = generator(17)
+    c, power, doubt = uniform(gen, 2), tensor_of([delta, 2 * delta]).requires_grad_(), uniform(gen, 2, low=0.3)
+    theta = replace(some_theta(model, gen, H=2), fidelity=((c, power, doubt),))
+    a, b = some_rows(model, gen, 1), some_rows(model, gen, 1)
+    s = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
+    gap = 1 - b.s.item()
+    for h in range(2):
+        K = covariance(model, theta, replace(a, s=s), b)[h, 0, 0]
+        by_s, by_power = torch.autograd.grad(K, (s, power))
+        k_x = design_value(design, theta.lengthscale[h].numpy(), a.x[0].numpy(), b.x[0].numpy())
+        k_x *= theta.signal_var[h].item()
+        assert by_s.item() == pytest.approx(k_x * doubt[h].item() * -4 * gap * np.exp(-2 * gap**2), rel=1e-10)
+        assert (by_power == 0).all()
 
 
 @each_design
@@ -476,4 +503,5 @@ def test_second_derivatives_by_the_points_are_right(design):
 def test_every_kernel_is_among_those_tested():
     assert sorted(DESIGNS) == sorted(DESIGN_KERNELS)
     assert sorted(N_PARAMETERS) == sorted(FIDELITY_KERNELS)
-    assert len(set(MIXES)) == 1 + 3 + 3**2 + 3**3
+    assert len(set(MIXES)) == len(MIXES)
+    assert {kind for mix in MIXES for kind in mix} == set(FIDELITY_KERNELS)

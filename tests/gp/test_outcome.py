@@ -133,6 +133,56 @@ def test_log_warp_is_linear_below_the_best_loss_and_logarithmic_far_above_it():
     np.testing.assert_allclose(z.diff().numpy(), math.log(10) / transform.sd, rtol=1e-6)
 
 
+# ---------------- a scale that is given
+
+
+@pytest.mark.parametrize("scale", [0.013, 0.7, 240.0])
+def test_a_given_scale_is_where_the_log_warp_turns(scale):
+    y = losses(5, skew=2.1)
+    z = fit_outcome(tensor(y), warp="log", scale=scale).forward(tensor(y)).numpy()
+    w = np.arcsinh((y - y.min()) / scale)  # no loss is outside the fences
+    np.testing.assert_allclose(z, (w - w.mean()) / w.std(), rtol=1e-11, atol=1e-12)
+
+
+@repeatable
+@given(seed=seeds, exponent=st.floats(-6.0, 6.0), diverged=st.booleans())
+def test_a_given_scale_leaves_fences_and_origin_as_they_were(seed, exponent, diverged):
+    y = losses(seed, skew=2.5)
+    y[3] = 1e34
+    if diverged:
+        y[::7] = math.nan
+    usual = fit_outcome(tensor(y), warp="log")
+    given = fit_outcome(tensor(y), warp="log", scale=usual.scale * 10**exponent)
+    assert given.scale == usual.scale * 10**exponent
+    for name in ("floor", "cap", "worst", "origin"):
+        assert getattr(given, name) == getattr(usual, name)
+    z = given.forward(tensor(y)).numpy()
+    assert abs(z.mean()) < 1e-9
+    assert abs(z.std() - 1) < 1e-9
+
+
+def test_the_usual_scale_when_given_changes_nothing():
+    y = tensor(losses(6))
+    usual = fit_outcome(y, warp="log")
+    assert fit_outcome(y, warp="log", scale=usual.scale) == usual
+
+
+@pytest.mark.parametrize("y", [[], [math.nan], [0.4, 0.4]])
+def test_a_given_scale_says_nothing_about_losses_that_do_not_differ(y):
+    assert fit_outcome(tensor(y), warp="log", scale=0.3) == fit_outcome(tensor(y), warp="log")
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, -0.3, math.nan, math.inf, -math.inf])
+def test_a_scale_that_is_no_positive_number_is_refused(scale):
+    with pytest.raises(InputError, match=rf"scale={scale}, warp='log': expected a number > 0"):
+        fit_outcome(tensor(losses(1)), warp="log", scale=scale)
+
+
+def test_a_scale_without_the_log_warp_is_refused():
+    with pytest.raises(InputError, match=r"scale=0.3, warp='none': expected .*, with warp='log' only"):
+        fit_outcome(tensor(losses(1)), scale=0.3)
+
+
 # ---------------- losses that misbehave
 
 

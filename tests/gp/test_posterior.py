@@ -38,7 +38,8 @@ from takg.gp import (
 
 H = 3
 each_design = pytest.mark.parametrize("design", DESIGNS)
-MIXES = [(), ("freeze_thaw",), ("data_size", "freeze_thaw"), ("smooth", "data_size", "freeze_thaw")]
+FEW_MIXES = [(), ("freeze_thaw",), ("data_size", "freeze_thaw"), ("size", "curve")]
+MIXES = [*FEW_MIXES, ("smooth", "data_size", "freeze_thaw")]
 each_mix = pytest.mark.parametrize("mix", MIXES, ids="*".join)
 with_or_without_gradients = pytest.mark.parametrize("gradients", [False, True])
 
@@ -339,7 +340,7 @@ def test_sigma_tilde_squared_is_the_variance_that_the_rows_take_away(design):
 
 
 @each_design
-@pytest.mark.parametrize("mix", MIXES[:3], ids="*".join)
+@pytest.mark.parametrize("mix", FEW_MIXES, ids="*".join)
 @with_or_without_gradients
 @pytest.mark.parametrize("steps", [[5], [1, 1, 1, 1, 1], [2, 3]])
 def test_an_extended_posterior_is_that_of_all_the_data(design, mix, gradients, steps):
@@ -436,7 +437,7 @@ def traces(model, gen, *, gradients):
 
 
 @each_design
-@pytest.mark.parametrize("mix", MIXES[:3], ids="*".join)
+@pytest.mark.parametrize("mix", FEW_MIXES, ids="*".join)
 @with_or_without_gradients
 def test_the_folded_mean_is_the_target_mean(design, mix, gradients):
     model = Model(d=3, fidelity_kernels=mix, design_kernel=design, has_gradients=True, mean_var=0.8)

@@ -23,7 +23,7 @@ def test_the_kernels_are_those_of_the_model() -> None:
 
 
 def test_a_fidelity_is_of_integers_if_its_bounds_are_and_has_the_kernel_of_its_sort() -> None:
-    assert (EPOCHS.integer, EPOCHS.kernel, DATA.kernel) == (True, "freeze_thaw", "data_size")
+    assert (EPOCHS.integer, EPOCHS.kernel, DATA.kernel) == (True, "curve", "size")
     assert (Fidelity(1, 2.0, trace=True).integer, SIZE.integer) == (False, False)
     assert Fidelity(1, 2, trace=True, integer=False).low.hex() == (1.0).hex()
     whole = Fidelity(1.0, 3.0, trace=True, integer=True, kernel="smooth")
@@ -58,7 +58,7 @@ def test_a_repr_is_what_one_would_write_and_copies_are_equal(fidelity, text) -> 
         (lambda: Fidelity(1, 2**51, trace=True), r"expected high up to 2\*\*50; use integer=False"),
         (lambda: Fidelity(1, 2, trace=1), r"trace=1, integer=None; expected True or False"),
         (lambda: Fidelity(1, 2, trace=True, integer="no"), r"integer='no'; expected True or False"),
-        (lambda: Fidelity(1, 2, trace=True, kernel="rbf"), r"kernel='rbf'; expected one of \('data_size', 'freeze"),
+        (lambda: Fidelity(1, 2, trace=True, kernel="rbf"), r"kernel='rbf'; expected one of \('curve', 'data_size'"),
         (lambda: Fidelities([EPOCHS]), "fidelities is a list; expected a dict of names and Fidelity"),
         (lambda: Fidelities({"a": 3}), r"fidelity 'a' is 3; expected a Fidelity\(low, high, trace=...\)"),
         (lambda: Fidelities({"": EPOCHS}), "the fidelity's name ''; expected a name"),
@@ -76,7 +76,7 @@ def test_names_dims_least_and_full_follow_the_order() -> None:
     fidelities = Fidelities({"data": DATA, "epochs": EPOCHS, "size": SIZE})
     assert (fidelities.names, fidelities.m) == (("data", "epochs", "size"), 3)
     assert (fidelities.trace_names, fidelities.trace_dims) == (("epochs",), (1,))
-    assert fidelities.kernels == ("data_size", "freeze_thaw", "data_size")
+    assert fidelities.kernels == ("size", "curve", "size")
     assert fidelities.least == (0.01, 0.05, 0.1 / 0.7)
     assert fidelities.full == {"data": 50_000, "epochs": 20, "size": 0.7}
     assert fidelities.fidelities["epochs"] == EPOCHS
@@ -213,7 +213,7 @@ def test_fidelities_come_back_from_json_text_in_their_order() -> None:
     assert Fidelities({"a": EPOCHS}) != {"a": EPOCHS}
     assert Fidelities({"a": EPOCHS}).to_json() == {
         "fidelities": [
-            {"name": "a", "low": 1, "high": 20, "trace": True, "integer": True, "kernel": "freeze_thaw"},
+            {"name": "a", "low": 1, "high": 20, "trace": True, "integer": True, "kernel": "curve"},
         ]
     }
 

@@ -8,6 +8,7 @@ from takg.gp._model import DESIGN_KERNELS, FIDELITY_KERNELS, Hyperparameters, Mo
 from takg.gp._outcome import WARPS, OutcomeTransform, fit_outcome
 from takg.gp._posterior import Posterior, condition, sigma_tilde
 from takg.gp._rows import Rows, joined, rows_at, value_rows
+from takg.gp._warp_scale import learn_warp_scale
 
 __all__ = [
     "DESIGN_KERNELS",
@@ -37,6 +38,7 @@ __all__ = [
     "folded_target_mean",
     "given_cost",
     "joined",
+    "learn_warp_scale",
     "noise_variance",
     "profile",
     "rows_at",

@@ -17,6 +17,7 @@ from takg.gp._rows import value_rows
 Cost = Callable[[Tensor, Tensor], Tensor]
 """Cost of an evaluation from a cold start: x (..., d) and s (..., m) to (...,), positive."""
 
+_TELLING = 150  # rows that the hyperparameters of a smooth cost are learned from
 _SLOPE_SD = 0.5  # of the prior on d log cost / d log s, whose mean is 1: cost proportional to fidelity
 _LEAST_SHARE = 0.01
 
@@ -60,7 +61,7 @@ def fit_cost(
     cost: Tensor,
     *,
     seed: int,
-    draws: int = 10,
+    draws: int = 4,
     chains: Chains | None = None,
     steps: int | None = None,
 ) -> CostFit:
@@ -101,7 +102,9 @@ def fit_cost(
         slope_var=(_SLOPE_SD * _log_range(softening) / scale) ** 2,
     )
     rows = value_rows(torch.cat([x, ramp - ramp_centre], dim=-1), x.new_empty(len(x), 0))
-    result = fit(model, rows, (residual - centre) / scale, seed=seed, draws=draws, chains=chains, steps=steps)
+    result = fit(
+        model, rows, (residual - centre) / scale, seed=seed, draws=draws, chains=chains, steps=steps, most_rows=_TELLING
+    )
     learned = LearnedCost(
         posterior=result.posterior, softening=softening, ramp_centre=ramp_centre, centre=centre, scale=scale
     )

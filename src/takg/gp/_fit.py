@@ -227,7 +227,7 @@ def _without_stragglers(density: LogDensity, walkers: Tensor, random: np.random.
     copies = good[torch.from_numpy(random.randint(len(good), size=int(is_lost.sum())))]
     walkers = walkers.clone()
     walkers[is_lost] = copies + 0.05 * torch.from_numpy(random.standard_normal(copies.shape))
-    return walkers
+    return _made_finite(density, walkers)
 
 
 def _r_hat(chain: "np.ndarray[Any, np.dtype[np.float64]]") -> float:

@@ -179,7 +179,7 @@ class OutcomeTransform:
         return torch.where(y.isfinite(), y, self.worst).clamp(self.floor, self.cap)
 
 
-def fit_outcome(y: Tensor, *, warp: str = "none") -> OutcomeTransform:
+def fit_outcome(y: Tensor, *, warp: str = "none", scale: float | None = None) -> OutcomeTransform:
     """The transform under which the losses y have mean 0 and sd 1 (divided by n, not n - 1).
 
     Diverged rows count, as the worst finite loss inside the fences. If all finite losses are equal, or
@@ -188,8 +188,12 @@ def fit_outcome(y: Tensor, *, warp: str = "none") -> OutcomeTransform:
     Args:
         y: (...), losses to be minimised in any shape; may hold NaN, inf and -inf, and may be empty.
         warp: "none", or "log" for losses over many orders of magnitude.
+        scale: distance from the best loss at which the log warp turns from linear to logarithmic; by default
+            a guess from the losses alone. The fences do not depend on it.
     """
     _check_warp(warp)
+    if scale is not None and not (warp == "log" and math.isfinite(scale) and scale > 0):
+        raise InputError(f"scale={scale}, warp={warp!r}: expected a number > 0, with warp='log' only")
     y = y.detach().to(torch.float64).flatten()
     finite = y[y.isfinite()].clamp(-LARGEST, LARGEST)
     values = _distinct(finite) if len(finite) else y.new_zeros(1)  # (v,) in increasing order
@@ -200,14 +204,15 @@ def fit_outcome(y: Tensor, *, warp: str = "none") -> OutcomeTransform:
         cap = min(best + FENCE_SPANS, LARGEST)
         return OutcomeTransform(warp=warp, floor=floor, cap=cap, worst=best, origin=best, scale=1.0, mean=0.0, sd=1.0)
 
-    scale = _log_scale(values) if warp == "log" else 1.0
-    largest = _largest_warped(scale)
-    w = _warp((values - best) / scale, warp)
+    guess = _log_scale(values) if warp == "log" else 1.0
+    largest = _largest_warped(guess)
+    w = _warp((values - best) / guess, warp)
     w_cap = _upper_fence(w)
     if warp == "log":
         w_cap = min(w_cap, largest)
-    cap = min(best + scale * float(_unwarp(w.new_tensor(w_cap), warp, largest)), LARGEST)
+    cap = min(best + guess * float(_unwarp(w.new_tensor(w_cap), warp, largest)), LARGEST)
     worst = min(float(values[-1]), cap)
+    scale = guess if scale is None else scale
 
     rows = torch.where(y.isfinite(), y, worst).clamp(floor, cap)
     w = _warp((rows - best) / scale, warp)

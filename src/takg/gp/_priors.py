@@ -21,10 +21,15 @@ NOISE_FLOOR = 1e-5
 NOISE_VAR = LogNormal(1e-4, 2.5)
 GRADIENT_NOISE_VAR = LogNormal(1e-3, 2.5)
 
+_FREEZE_THAW = {"w": LogNormal(1.0, 1.0), "beta": LogNormal(1.0, 1.0), "alpha": LogNormal(1.0, 0.7)}
+_DATA_SIZE = {"c": LogNormal(1.0, 1.0), "delta": LogNormal(1.0, 0.7)}
+_DOUBT = {"doubt": LogNormal(0.3, 0.7)}
 FIDELITY_PRIORS: dict[str, dict[str, LogNormal]] = {
-    "freeze_thaw": {"w": LogNormal(1.0, 1.0), "beta": LogNormal(1.0, 1.0), "alpha": LogNormal(1.0, 0.7)},
-    "data_size": {"c": LogNormal(1.0, 1.0), "delta": LogNormal(1.0, 0.7)},
+    "freeze_thaw": _FREEZE_THAW,
+    "data_size": _DATA_SIZE,
     "smooth": {"lengthscale": LogNormal(1.0, 1.0)},
+    "curve": _FREEZE_THAW | _DOUBT,
+    "size": _DATA_SIZE | _DOUBT,
 }
 
 

@@ -32,7 +32,7 @@ class Rows:
     def __len__(self) -> int:
         return self.x.shape[-2]
 
-    def __getitem__(self, chosen: Tensor) -> "Rows":
+    def __getitem__(self, chosen: Tensor | slice) -> "Rows":
         """Some of the rows, by index."""
         return Rows(
             x=self.x[..., chosen, :],

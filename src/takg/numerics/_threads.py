@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-_WORTH_THREADS = 300  # rows of a covariance matrix
+_WORTH_THREADS = 3000  # rows of a covariance matrix
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _KEPT, _LARGE = 2**28, 2**25  # bytes
 

@@ -18,10 +18,11 @@ from takg.acquisition import Acquisition, Valuation
 from takg.errors import InputError
 from takg.numerics import minimise, sobol_points, threads_for
 from takg.optim._region import Choice, Region, Runs, runs_of
-from takg.optim._screen import basket_starts, cold_starts, log_value, reach, scores, spread_out
+from takg.optim._screen import basket_starts, best_shares, cold_starts, log_value, reach, scores, spread_out
 
 METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
+_MANY_ROWS = 500  # from which on the samples of the hyperparameters differ so little that a few serve an ascent
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
 _HILLS, _CLIMBERS, _LAST = 14, 6, 2  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
@@ -233,6 +234,10 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
     Many starts are needed to find the right hill, and few to climb it; where its top is takes more draws to say.
     """
     rough, fine = int(_SHARE_ROUGH * passes), int(_SHARE_FINE * passes)
+    if acquisition.post.n > _MANY_ROWS:
+        simulator = acquisition.simulator
+        samples = min(_ROUGH_SAMPLES, acquisition.post.theta.H)
+        acquisition = acquisition.thinned(samples, draws=simulator.draws, polish=simulator.polish)
     z = starts.clone()
     is_converged = torch.zeros(len(z), dtype=torch.bool)
     history = torch.zeros(len(z), passes, dtype=torch.float64)
@@ -251,6 +256,7 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
     hills = spread_out(acquisition, region, value, z, _HILLS)
     score = scores(finely, region, z[hills], _members(runs, hills))  # few draws would pick the wrong ones
     climbers = hills[spread_out(acquisition, region, score, z[hills], _CLIMBERS)]
+    z[climbers] = best_shares(acquisition, region, z[climbers], _members(runs, climbers))
     climb(acquisition, climbers, rough, passes - rough - fine)
     if fine:
         top = value.topk(min(_CLIMBERS, len(z))).indices
@@ -364,7 +370,10 @@ def _best(
     in_basket = {
         source[0]: float(value) for source, value in zip(sources, values, strict=True) if source[0] is not None
     }
-    best_cold = float(values[is_cold].max()) if is_cold.any() else -math.inf
+    valued = torch.zeros_like(is_cold)
+    valued[high] = True
+    told = is_cold & valued if (is_cold & valued).any() else is_cold  # few draws flatter some of many
+    best_cold = float(values[told].max()) if told.any() else -math.inf
     return Suggestion(
         x=x,
         S=S,

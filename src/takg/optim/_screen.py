@@ -19,6 +19,7 @@ from takg.optim._region import Region, Runs
 
 _BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and from promising places, in length scales
 _SHARE_KNOWN, _SHARE_LOW = 0.4, 0.4  # of the raw points that are beside known x and beside promising places
+_LOWEST = 48  # known x that are worth a look beside them, by their mean
 _PLACES, _POOL = 12, 256  # promising places, out of how many points of either kind
 _SDS = 2.0  # a place is as promising as its mean less this many sds is low
 _ROUNDS, _PARENTS = 2, 32  # of mutants
@@ -28,6 +29,7 @@ _SLOW = 4.0  # what a fidelity or a kept fraction counts for as a distance, in e
 _NEAREST, _WIDEST = 1e-3, 0.3  # reach along x, in length scales
 _LEAST_RAMP, _ALONG = 0.1, 0.3  # reach along a fidelity is a share of it, until it is small
 _BASKET_RUNGS, _BASKET_SHARES = (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0), (0.4, 0.95)
+_SHARES = (0.05, 0.5, 0.95)  # of the way, that are tried for every fidelity that is kept
 _AT_ONCE = 256  # points whose mean or variance is read together
 _TINY = 1e-300  # a value of information of 0 has no logarithm
 
@@ -84,6 +86,21 @@ def cold_starts(
     return z[spread_out(acquisition, region, score, z, count)]
 
 
+def best_shares(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
+    """Points (B, q p) with the best of a few choices of what to keep of the trace: their values have several hills."""
+    free = region.d + region.m
+    if region.p == free:
+        return z
+    ways = [z]
+    for share in _SHARES:
+        way = z.reshape(len(z), -1, region.p).clone()
+        way[..., free:] = share
+        ways.append(way.flatten(1))
+    every = Runs(runs.x.repeat(len(ways), 1, 1), runs.s.repeat(len(ways), 1, 1))
+    best = scores(acquisition, region, torch.cat(ways), every).reshape(len(ways), -1).argmax(0)
+    return torch.stack(ways)[best, torch.arange(len(z))]
+
+
 def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor:
     """The best of many steps up from where each run stands, (basket, p): a run has this one start only."""
     count, ways = len(old.x), _BASKET_SHARES if region.kept > 1 else _BASKET_SHARES[:1]
@@ -106,6 +123,7 @@ def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, 
     known = _known(acquisition)
     known = known[torch.cat([post.target_mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
     places = _promising(acquisition, post, known, seed)
+    known = known[:_LOWEST]
     by_known, by_places = int(_SHARE_KNOWN * count), int(_SHARE_LOW * count)
     return torch.cat(
         [

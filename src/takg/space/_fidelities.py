@@ -10,7 +10,7 @@ from takg.space._scales import Interval
 from takg.space._space import Space
 from takg.space._values import as_coordinate, as_float, as_int, check_name
 
-FIDELITY_KERNELS = ("data_size", "freeze_thaw", "smooth")
+FIDELITY_KERNELS = ("curve", "data_size", "freeze_thaw", "size", "smooth")
 _MOST_STEPS = 2**50  # more would not come back from s
 _MOST = 4
 
@@ -23,8 +23,8 @@ class Fidelity:
         low: the least that is worth running to, 0 <= low < high; in the user's units, like high.
         trace: every lower value is seen on the way up and a run can be continued, as with epochs.
         integer: whole numbers only; the default is whether both bounds are ints.
-        kernel: how the loss depends on it, one of FIDELITY_KERNELS; the default is freeze_thaw for a trace and
-            data_size otherwise.
+        kernel: how the loss depends on it, one of FIDELITY_KERNELS; the default is curve for a trace and
+            size otherwise.
     """
 
     low: int | float
@@ -227,7 +227,7 @@ def check_names(space: Space, fidelities: Fidelities) -> None:
 
 
 def _usual_kernel(trace: bool) -> str:
-    return "freeze_thaw" if trace else "data_size"
+    return "curve" if trace else "size"
 
 
 def _whole(value: object) -> int | None:

@@ -1,5 +1,6 @@
 """What is believed of the loss and of the cost, given all that was observed."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -10,7 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from takg.gp import Chains, Cost, Fit, Model, OutcomeTransform, Posterior, Rows, fit, fit_cost, fit_outcome, value_rows
+from takg.gp import (
+    Chains,
+    Cost,
+    Fit,
+    Model,
+    OutcomeTransform,
+    Posterior,
+    Rows,
+    fit,
+    fit_cost,
+    fit_outcome,
+    learn_warp_scale,
+    value_rows,
+)
 from takg.numerics import sobol_points
 from takg.optim import Recommendation, recommend
 from takg.records import Config, StudyState
@@ -19,6 +33,10 @@ from takg.study._plan import Plan
 
 _IMAGINED = 32  # places where a cost that is given as a function is looked at, for a smooth cost to be fitted
 _QUANTILES = 64  # of each predictive distribution
+_LEAST_ROWS, _MORE_ROWS = (
+    6,
+    1.2,
+)  # from which on the warp is learned, and by which share more are worth learning it again
 _CLOSE = 16  # configurations next to the recommended one that can be run
 
 
@@ -29,6 +47,8 @@ class Memory:
     chains: Chains | None = None
     cost_chains: Chains | None = None
     winners: tuple[Point, ...] = ()
+    scale: float | None = None  # of the log warp
+    scale_rows: int = 0  # from how many observations it was learned
 
     def dumps(self) -> str:
         return json.dumps(
@@ -36,6 +56,8 @@ class Memory:
                 "chains": self.chains and self.chains.to_json(),
                 "cost_chains": self.cost_chains and self.cost_chains.to_json(),
                 "winners": self.winners,
+                "scale": self.scale,
+                "scale_rows": self.scale_rows,
             }
         )
 
@@ -49,6 +71,8 @@ class Memory:
             chains=chains and Chains.from_json(chains),
             cost_chains=cost_chains and Chains.from_json(cost_chains),
             winners=tuple(tuple(one) for one in data["winners"]),
+            scale=data.get("scale"),
+            scale_rows=data.get("scale_rows", 0),
         )
 
 
@@ -129,9 +153,8 @@ def learn(
     rows, costs = observed(plan, state), paid(plan, state)
     if not any(math.isfinite(row.y) for row in rows):
         return None
-    value = _fit_value(plan, rows, memory.chains, seed)
+    outcome, fitted, memory = _fit_value(plan, rows, memory, seed)
     cost, cost_chains = _fit_cost(plan, costs, memory.cost_chains, seed, cost_function)
-    outcome, fitted = value
     distinct = sorted({row.x for row in rows})
     return Belief(
         plan=plan,
@@ -139,7 +162,7 @@ def learn(
         outcome=outcome,
         cost=cost,
         xs=_tensor(distinct, plan.space.d),
-        memory=Memory(chains=fitted.chains, cost_chains=cost_chains, winners=memory.winners),
+        memory=dataclasses.replace(memory, chains=fitted.chains, cost_chains=cost_chains),
         seed=seed,
     )
 
@@ -152,19 +175,20 @@ def rows_to_come(plan: Plan, rows: Sequence[Row]) -> Rows | None:
     )
 
 
-def _fit_value(plan: Plan, rows: Sequence[Row], chains: Chains | None, seed: int) -> tuple[OutcomeTransform, Fit]:
-    y = torch.tensor([row.y for row in rows], dtype=torch.float64)
-    outcome = fit_outcome(y, warp=plan.options.warp)
-    model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels)
-    fitted = fit(
-        model,
-        value_rows(_tensor([row.x for row in rows], plan.space.d), _tensor([row.s for row in rows], plan.fidelities.m)),
-        outcome.forward(y),
-        seed=seed,
-        draws=plan.options.samples,
-        chains=chains,
+def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tuple[OutcomeTransform, Fit, Memory]:
+    y = torch.tensor([row.y for row in data], dtype=torch.float64)
+    rows = value_rows(
+        _tensor([row.x for row in data], plan.space.d), _tensor([row.s for row in data], plan.fidelities.m)
     )
-    return outcome, fitted
+    model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels)
+    if plan.options.warp == "log" and len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.scale_rows):
+        scale = learn_warp_scale(model, rows, y, scale=memory.scale, chains=memory.chains)
+        # Under another warp the hyperparameters are others: the walkers start anew.
+        chains = memory.chains if scale == memory.scale else None
+        memory = dataclasses.replace(memory, scale=scale, scale_rows=len(data), chains=chains)
+    outcome = fit_outcome(y, warp=plan.options.warp, scale=memory.scale)
+    fitted = fit(model, rows, outcome.forward(y), seed=seed, draws=plan.options.samples, chains=memory.chains)
+    return outcome, fitted, memory
 
 
 def _fit_cost(

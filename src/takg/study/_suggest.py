@@ -26,7 +26,7 @@ _CHEAP = (0.02, 0.3)  # product of the fidelities in the initial design, unless 
 _LEAST_INITIAL = 4
 # A step much smaller than what was trained so far would show the slope of the curve there, if the model were right in
 # every detail; it is not, and a search that trusts it creeps along.
-_GROWTH = 0.25
+_GROWTH = 1.0
 _RECENT = 9  # evaluations whose choice says how long the next one takes
 
 
@@ -237,8 +237,8 @@ def _runnable_fidelities(plan: Plan, kept: Sequence[Sequence[float]], start: Poi
             for j, (value, step, least) in enumerate(zip(nearest, plan.steps, plan.fidelities.least, strict=True))
         ]
         tops.append(plan.to_s(plan.from_s(tuple(moved))))
-    if start is not None:  # it has to go on
-        tops = [s for s in tops if any(s[j] > start[j] for j in trace_dims)]
+    if start is not None:  # it has to go on, and by no smaller a step than was asked for
+        tops = [s for s in tops if any(s[j] > start[j] for j in trace_dims) and s >= nearest]
     rounded = [plan.to_s(plan.from_s(tuple(one))) for one in kept[:-1]]
     return [
         [

@@ -1,0 +1,141 @@
+"""What the engine remembers between fits, and when it learns the warp again."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from small import reloaded, script, small_study
+from torch import Tensor
+
+import takg
+from takg.gp import Chains, Model, Rows, fit, fit_outcome, learn_warp_scale, value_rows
+from takg.study import Study
+from takg.study._belief import Belief, Memory, learn
+from takg.study._data import observed
+from takg.study._suggest import Proposal
+
+TURN = 0.7  # where the losses below turn from linear to logarithmic
+SEED, SAMPLES = 3, 2
+LINE = Model(d=1)
+
+
+def loss(x: float) -> float:
+    return TURN / 3 + TURN * math.sinh(2.1 + 2.1 * math.sin(14 * x))
+
+
+def study_of(directory: Path, count: int, **options: object) -> Study:
+    """With `count` full trainings on a line, at places in no order."""
+    study = small_study(directory, None, space={"x": takg.Float(0.0, 1.0)}, cost="reported", samples=SAMPLES, **options)
+    xs = [(0.11 + 0.381966 * i) % 1 for i in range(count)]
+    script(study, *(Proposal(config={"x": x}, target=()) for x in xs))
+    for x in xs:
+        study.tell(study.ask(), loss(x), cost=1.0)
+    return study
+
+
+def data_of(study: Study) -> tuple[Rows, Tensor]:
+    rows = observed(study.plan, study.state)
+    x = torch.tensor([row.x for row in rows], dtype=torch.float64)
+    return value_rows(x, x[:, :0]), torch.tensor([row.y for row in rows], dtype=torch.float64)
+
+
+def learned(study: Study, memory: Memory | None = None) -> Belief:
+    belief = learn(study.plan, study.state, memory or Memory(), seed=SEED)
+    assert belief is not None
+    return belief
+
+
+def walkers_from(study: Study, scale: float, chains: Chains | None) -> Chains:
+    """Where a fit under the warp of this scale ends, from earlier chains or from none."""
+    rows, y = data_of(study)
+    z = fit_outcome(y, warp="log", scale=scale).forward(y)
+    return fit(LINE, rows, z, seed=SEED, draws=SAMPLES, chains=chains).chains
+
+
+# What is remembered
+
+
+def some_chains() -> Chains:
+    return Chains(names=("a", "b"), walkers=((0.25, -1.5), (0.75, 2.0)))
+
+
+def test_a_memory_comes_back_from_its_note() -> None:
+    memory = Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=0.1 + 0.2, scale_rows=17)
+    assert Memory.loads(memory.dumps()) == memory
+    assert Memory.loads(Memory().dumps()) == Memory() == Memory.loads(None)
+
+
+def test_a_note_of_a_version_without_a_scale_loads() -> None:
+    note = json.dumps({"chains": some_chains().to_json(), "cost_chains": None, "winners": [[0.25, 0.5]]})
+    assert Memory.loads(note) == Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=None, scale_rows=0)
+
+
+# When the warp is learned
+
+
+def test_the_warp_is_learned_from_six_rows_on(tmp_path: Path) -> None:
+    few, enough = (study_of(tmp_path, count, name=f"of {count}") for count in (5, 6))
+    belief = learned(few)
+    assert (belief.memory.scale, belief.memory.scale_rows) == (None, 0)
+    assert belief.outcome.scale == fit_outcome(data_of(few)[1], warp="log").scale
+    belief = learned(enough)
+    assert belief.memory.scale == belief.outcome.scale == learn_warp_scale(LINE, *data_of(enough))
+    assert belief.memory.scale_rows == 6
+
+
+@pytest.mark.parametrize(("before", "is_learned"), [(25, True), (26, False), (30, False)])
+def test_the_warp_is_learned_again_after_a_fifth_more_rows(tmp_path: Path, before: int, is_learned: bool) -> None:
+    study = study_of(tmp_path, 30)
+    belief = learned(study, Memory(scale=TURN / 3, scale_rows=before))
+    # The evidence is clearly for three times as much, once it is asked.
+    assert belief.outcome.scale == belief.memory.scale == pytest.approx(TURN if is_learned else TURN / 3)
+    assert belief.memory.scale_rows == (30 if is_learned else before)
+
+
+def test_another_scale_restarts_the_chains(tmp_path: Path) -> None:
+    study = study_of(tmp_path, 30)
+    chains = walkers_from(study, TURN / 3, None)
+    belief = learned(study, Memory(chains=chains, scale=TURN / 3, scale_rows=6))
+    assert belief.memory.scale == pytest.approx(TURN)
+    assert belief.memory.chains == walkers_from(study, belief.memory.scale, None)
+
+
+@pytest.mark.parametrize("rows", [6, 30])
+def test_the_chains_go_on_while_the_scale_stays(tmp_path: Path, rows: int) -> None:
+    study = study_of(tmp_path, 30)
+    chains = walkers_from(study, TURN, None)
+    belief = learned(study, Memory(chains=chains, scale=TURN, scale_rows=rows))
+    assert (belief.memory.scale, belief.memory.scale_rows) == (TURN, 30)
+    assert belief.memory.chains == walkers_from(study, TURN, chains)
+    assert belief.memory.chains != walkers_from(study, TURN, None)
+
+
+def test_chains_of_a_version_without_a_scale_start_anew(tmp_path: Path) -> None:
+    study = study_of(tmp_path, 12)
+    chains = walkers_from(study, fit_outcome(data_of(study)[1], warp="log").scale, None)
+    note = json.dumps({"chains": chains.to_json(), "cost_chains": None, "winners": []})
+    belief = learned(study, Memory.loads(note))
+    assert belief.memory.scale is not None
+    assert belief.memory.chains == walkers_from(study, belief.memory.scale, None)
+
+
+def test_without_a_warp_there_is_no_scale_to_learn(tmp_path: Path) -> None:
+    memory = learned(study_of(tmp_path, 8, warp="none")).memory
+    assert (memory.scale, memory.scale_rows) == (None, 0)
+
+
+def test_learning_keeps_the_winners(tmp_path: Path) -> None:
+    winners = ((0.25,), (0.75,))
+    assert learned(study_of(tmp_path, 6), Memory(winners=winners)).memory.winners == winners
+
+
+def test_the_scale_is_stored_with_the_next_suggestion(tmp_path: Path) -> None:
+    study_of(tmp_path, 7, initial=7)
+    study = reloaded(tmp_path)
+    belief = study.belief()
+    assert belief is not None and belief.memory.scale_rows == 7
+    study.ask()
+    stored = Memory.loads(study.log.storage.recall(study.name, "engine"))
+    assert (stored.scale, stored.scale_rows) == (belief.memory.scale, 7)
