@@ -102,7 +102,6 @@ PUBLIC = {
         "joined",
         "learn_warp_scale",
         "noise_variance",
-        "profile",
         "rows_at",
         "sigma_tilde",
         "target_factor",

@@ -80,9 +80,10 @@ def test_values_gradients_and_hessians_are_those_of_the_formula(design, gradient
     scale = sums.lengthscale[:, None, :]
     x = uniform(generator(1), H, P, d)
     value, gradient, hessian, features = sums.second_order(x / scale)
-    value_alone, features_alone = sums.value(x / scale)
-    torch.testing.assert_close(value_alone, value)
-    torch.testing.assert_close(features_alone, features)
+    unmoved = sums.minimise(x, passes=0)
+    torch.testing.assert_close(unmoved.value, value)
+    torch.testing.assert_close(unmoved.features, features)
+    torch.testing.assert_close(unmoved.x, x)
     for h in range(H):
         ell = sums.lengthscale[h]
         for p in range(P):
@@ -136,7 +137,7 @@ def test_all_problems_are_independent_of_each_other(design):
 
 
 def values_on(sums, points):
-    """f of every problem at points (c, d), through `value`, which is tested above: (H, P, c)."""
+    """f of every problem at points (c, d), through `second_order`, which is tested above: (H, P, c)."""
     c, P = len(points), len(sums.own)
     spread = replace(
         sums,
@@ -147,7 +148,7 @@ def values_on(sums, points):
         own=sums.own.repeat_interleave(c, dim=0),
     )
     y = points.repeat(P, 1) / sums.lengthscale[:, None, :]
-    return spread.value(y)[0].reshape(H, P, c)
+    return spread.second_order(y)[0].reshape(H, P, c)
 
 
 @each_design
@@ -165,8 +166,8 @@ def test_from_the_best_of_a_coarse_grid_the_minimum_of_a_fine_one_is_found(desig
     assert ((found.x >= 0) & (found.x <= 1)).all()
     assert (found.value <= on_grid.amin(-1) + 1e-9).all()
     scaled = found.x / sums.lengthscale[:, None, :]
-    torch.testing.assert_close(found.value, sums.value(scaled)[0], rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(found.features, sums.value(scaled)[1], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.value, sums.second_order(scaled)[0], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.features, sums.second_order(scaled)[3], rtol=1e-10, atol=1e-12)
 
 
 def test_some_of_these_minima_lie_inside_and_some_on_the_boundary():
@@ -182,12 +183,28 @@ def test_some_of_these_minima_lie_inside_and_some_on_the_boundary():
     assert not is_edge.all()
 
 
+@each_design
+@pytest.mark.parametrize(("d", "q"), [(1, 1), (2, 0), (6, 2)])
+@pytest.mark.parametrize("passes", [1, 4])
+def test_compiled_loops_and_tensor_operations_take_the_same_steps(design, d, q, passes):
+    """Also where the Hessian is indefinite, at faces of the cube, and where a step is too long."""
+    sums = some_sums(design, d=d, q=q, P=40)
+    start = uniform(generator(3), H, 40, d, low=-0.3, high=1.3).clamp(0, 1)
+    with_tensors = sums._minimise_with_gradients(start, passes)
+    compiled = sums.minimise(start, passes=passes)
+    # A problem whose next step would gain less than 1e-9 is left alone, but not among tensors.
+    torch.testing.assert_close(compiled.x, with_tensors.x, rtol=0, atol=1e-8 if passes == 1 else 1e-4)
+    torch.testing.assert_close(compiled.value, with_tensors.value, rtol=0, atol=2e-9)
+    torch.testing.assert_close(compiled.features, with_tensors.features, rtol=0, atol=1e-8 if passes == 1 else 1e-3)
+    assert not torch.equal(compiled.x, start)
+
+
 @laws
 @given(seed=st.integers(0, 2**20), design=st.sampled_from(DESIGNS), d=st.integers(1, 4), passes=st.integers(0, 8))
 def test_a_pass_never_makes_it_worse_nor_leaves_the_cube(seed, design, d, passes):
     sums = some_sums(design, d=d, seed=seed, gradients=bool(seed % 2))
     start = uniform(generator(seed + 1), H, P, d, low=-0.2, high=1.2).clamp(0, 1)
-    before, _ = sums.value(start / sums.lengthscale[:, None, :])
+    before = sums.second_order(start / sums.lengthscale[:, None, :])[0]
     found = sums.minimise(start, passes=passes)
     assert (found.value <= before + 1e-12).all()
     assert ((found.x >= 0) & (found.x <= 1)).all()
@@ -240,7 +257,7 @@ def test_a_valley_that_runs_into_an_edge_at_an_angle_is_followed_to_its_end():
         own_weights=torch.empty(1, len(points), 0, dtype=torch.float64),
         offset=torch.zeros(1, len(points), dtype=torch.float64),
     )
-    lowest = many.value(y)[0].min()
+    lowest = many.second_order(y)[0].min()
     for first in (1e-4, 1e-3, 1e-2, 0.05):
         for second in np.linspace(0.1, 0.6, 11):
             found = sums.minimise(tensor([[[first, second]]]), passes=30)

@@ -3,7 +3,7 @@
 from takg.gp._cost import Cost, CostFit, LearnedCost, cold_start_costs, continuation_cost, fit_cost, given_cost
 from takg.gp._fit import Chains, Diagnostics, Fit, fit
 from takg.gp._folded import FoldedMean, folded_target_mean, target_factor
-from takg.gp._kernels import covariance, design_covariance, design_profile, noise_variance, profile
+from takg.gp._kernels import covariance, design_covariance, design_profile, noise_variance
 from takg.gp._model import DESIGN_KERNELS, FIDELITY_KERNELS, Hyperparameters, Model
 from takg.gp._outcome import WARPS, OutcomeTransform, fit_outcome
 from takg.gp._posterior import Posterior, condition, sigma_tilde
@@ -40,7 +40,6 @@ __all__ = [
     "joined",
     "learn_warp_scale",
     "noise_variance",
-    "profile",
     "rows_at",
     "sigma_tilde",
     "target_factor",

@@ -18,7 +18,7 @@ from takg.numerics import minimise, threads_for
 
 _STARTS = 4
 _COLD_STEPS = 60
-_WARM_STEPS = 12
+_WARM_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 _MANY_ROWS = 500  # from which on the samples of the hyperparameters differ so little that a few serve an ascent
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
-_HILLS, _CLIMBERS, _LAST = 14, 6, 2  # starts that are looked at again after the first stage, go on, reach the last
+_HILLS, _CLIMBERS, _LAST = 14, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
 _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
 _FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
@@ -250,18 +250,19 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
 
     if rough:
         climb(_roughly(acquisition), torch.arange(len(z)), 0, rough)
-    value = scores(acquisition, region, z, runs)
+    else:
+        value = scores(acquisition, region, z, runs)
     simulator = acquisition.simulator
     finely = acquisition.redrawn(simulator.seed, draws=_FINER * simulator.draws)
     hills = spread_out(acquisition, region, value, z, _HILLS)
     score = scores(finely, region, z[hills], _members(runs, hills))  # few draws would pick the wrong ones
+    value = torch.minimum(value, score.amin())  # the others were lower, if more draws did not say how much
+    value[hills] = score
     climbers = hills[spread_out(acquisition, region, score, z[hills], _CLIMBERS)]
     z[climbers] = best_shares(acquisition, region, z[climbers], _members(runs, climbers))
     climb(acquisition, climbers, rough, passes - rough - fine)
     if fine:
-        top = value.topk(min(_CLIMBERS, len(z))).indices
-        score = scores(finely, region, z[top], _members(runs, top))
-        climb(finely, top[score.topk(min(_LAST, len(top))).indices], passes - fine, fine)
+        climb(finely, climbers[value[climbers].topk(min(_LAST, len(climbers))).indices], passes - fine, fine)
     return _Ascent(z, value, is_converged, history.cummax(1).values)
 
 
