@@ -749,3 +749,23 @@ def test_choices_that_mean_nothing_are_errors(choices, message, q):
 def test_a_region_that_is_not_the_models_is_an_error(region, message):
     with pytest.raises(InputError, match=message):
         maximise(an_acquisition(a_posterior(n=5, seed=1)), region, seed=0, **QUICK)
+
+
+def test_runners_up_are_other_hills_in_the_order_of_their_values(several_runs):
+    post, basket = several_runs
+    acquisition = an_acquisition(post)
+    alone = maximise(acquisition, TRACE, seed=0, basket=basket, **QUICK)
+    found = maximise(acquisition, TRACE, seed=0, basket=basket, spares=4, **QUICK)
+    assert torch.equal(found.x, alone.x) and found.value == alone.value and alone.runners_up == ()
+    assert 1 <= len(found.runners_up) <= 4
+    values = [one.value for one in found.runners_up]
+    assert values == sorted(values, reverse=True)
+    continued = [one.source[0] for one in (found, *found.runners_up) if one.source[0] is not None]
+    assert len(set(continued)) == len(continued)
+    for one in found.runners_up:
+        assert one.voi == pytest.approx(one.value * one.cost)
+        assert one.x.shape == found.x.shape and one.S.shape == found.S.shape
+        s_from = None if one.source[0] is None else basket[one.source[0]][1][None]
+        assert one.cost == pytest.approx(float(acquisition.evaluate_joint(one.x, one.S, s_from=s_from).cost))
+    with pytest.raises(InputError, match=r"spares=2, q=2"):
+        maximise(acquisition, TRACE, seed=0, q=2, spares=2)

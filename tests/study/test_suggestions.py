@@ -9,7 +9,7 @@ from trainings import loss
 
 import takg
 from takg.records import Asked
-from takg.study import Evaluation, Study
+from takg.study import Evaluation, Study, _suggest
 
 SPACE = {"x": takg.Float(0.0, 1.0)}
 
@@ -65,3 +65,20 @@ def test_batches_can_go_on_with_runs_and_each_at_least_doubles_or_ends(tmp_path:
                 assert evaluation.fidelity["epochs"] >= min(2 * evaluation.start["epochs"], 20)
             tell(study, evaluation)
     assert went_on > 0
+
+
+@pytest.mark.slow
+def test_many_at_once_are_the_hills_of_few_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = study_of(tmp_path / "many", "minimise")
+    for _ in range(4):
+        tell(study, study.ask())
+    searches = []
+    maximise = _suggest.maximise
+    monkeypatch.setattr(_suggest, "maximise", lambda *a, **k: searches.append(k["spares"]) or maximise(*a, **k))
+    evaluations = study.ask(20)
+    assert searches[0] == 15 and all(searches[i] > searches[i + 1] for i in range(1, len(searches) - 1))
+    assert len(searches) < 12
+    assert len({one.id for one in evaluations}) == 20
+    assert len({one.config["x"] for one in evaluations if not one.resumed}) > 1
+    continued = [one.trial for one in evaluations if one.resumed]
+    assert len(set(continued)) == len(continued)

@@ -55,6 +55,7 @@ class Suggestion:
     problem_values: tuple[float, ...]  # the best value of each basket entry, then that of the cold start
     history: Tensor  # of the best restart, value after each pass (stochastic: gradient norm)
     winners: Tensor  # (k, p), good points to start from next time
+    runners_up: tuple["Suggestion", ...] = ()  # other hills, the highest first
 
     @property
     def s(self) -> Tensor:
@@ -84,6 +85,7 @@ def maximise(
     snap: Snap | None = None,
     final_draws: int = 32,
     in_stages: bool = True,
+    spares: int = 0,
 ) -> Suggestion:
     """The most valuable evaluation (or q of them, chosen jointly) per unit of cost.
 
@@ -97,11 +99,15 @@ def maximise(
         winners: `Suggestion.winners` of the last call.
         snap: gives what can be run next to a point; the best of these by value is suggested.
         final_draws: simulated outcomes for the valuation that decides between the ends of the ascents.
+        spares: runners-up to name at most, where many are to be evaluated at a time; each by itself is worth what it says,
+            but they were not chosen for each other. Only with q=1.
     """
     if method not in METHODS:
         raise InputError(f"method={method!r}: expected one of {METHODS}")
     if q < 1:
         raise InputError(f"q={q}: expected at least one evaluation")
+    if spares < 0 or (spares and q > 1):
+        raise InputError(f"spares={spares}, q={q}: expected at least 0, and 0 where q is more than 1")
     if restarts < 1 or raw < 1 or passes < 1:
         raise InputError(f"restarts={restarts}, raw={raw}, passes={passes}: expected at least 1 of each")
     if region.d != acquisition.post.model.d or region.m != acquisition.post.model.m:
@@ -111,7 +117,7 @@ def maximise(
         raise InputError(f"region.trace_dims={region.trace_dims}: expected {acquisition.trace_dims} as acquisition")
     if winners is not None and (winners.ndim != 2 or winners.shape[1] != region.p or winners.dtype != torch.float64):
         raise InputError(f"winners has shape {tuple(winners.shape)}, {winners.dtype}; expected (k, {region.p})")
-    settings = _Settings(method, restarts, raw, passes, final_draws, in_stages)
+    settings = _Settings(method, restarts, raw, passes, final_draws, in_stages, spares)
     with threads_for(acquisition.post.n):
         if q == 1:
             return _maximise_alone(acquisition, region, settings, seed, tuple(basket), winners, snap)
@@ -125,6 +131,7 @@ class _Settings(NamedTuple):
     passes: int
     final_draws: int
     in_stages: bool
+    spares: int
 
 
 def _maximise_alone(
@@ -375,7 +382,7 @@ def _best(
     valued[high] = True
     told = is_cold & valued if (is_cold & valued).any() else is_cold  # few draws flatter some of many
     best_cold = float(values[told].max()) if told.any() else -math.inf
-    return Suggestion(
+    best = Suggestion(
         x=x,
         S=S,
         source=sources[winner],
@@ -389,12 +396,61 @@ def _best(
         history=ends.history[winner],
         winners=ends.z[is_cold][values[is_cold].argsort(descending=True)[:4]],
     )
+    if not settings.spares:
+        return best
+    values[winner] = math.inf  # the first to be chosen
+    hills = spread_out(acquisition, region, values, ends.z, 1 + settings.spares, is_strict=True)[1:]
+    others = [_runner_up(acquisition, region, ends, runs, sources, snap, best, int(i), float(values[i])) for i in hills]
+    return dataclasses.replace(best, runners_up=tuple(sorted(others, key=lambda one: -one.value)))
+
+
+def _runner_up(
+    acquisition: Acquisition,
+    region: Region,
+    ends: _Ascent,
+    runs: Runs,
+    sources: Sequence[Source],
+    snap: Snap | None,
+    best: Suggestion,
+    i: int,
+    value: float,
+) -> Suggestion:
+    """The end of another ascent, by the value that the ascent saw; snapped to what is nearest."""
+    run = Runs(runs.x[i], runs.s[i])
+    choice = region.decode(ends.z[i : i + 1], _members(runs, torch.tensor([i])))
+    x, S = choice.x[0], choice.S[0].clamp(0, 1)
+    if snap is not None:
+        xs, Ss = _possible(acquisition, snap, x, S, run)
+        x, S = xs[0], Ss[0]
+    with torch.no_grad():
+        cost = float(acquisition.batch_cost(x[None], S[None], run.s[None]))
+    return dataclasses.replace(
+        best,
+        x=x,
+        S=S,
+        source=sources[i],
+        value=value,
+        standard_error=math.inf,
+        voi=value * cost,
+        cost=cost,
+        is_converged=bool(ends.is_converged[i]),
+        history=ends.history[i],
+    )
 
 
 def _snapped(
     acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, runs: Runs
 ) -> tuple[Tensor, Tensor, Valuation]:
-    """The best of what can be run next to (x, S), by value; runs to be continued keep their x and do go on."""
+    """The best of what can be run next to (x, S), by value."""
+    xs, Ss = _possible(acquisition, snap, x, S, runs)
+    with torch.no_grad():
+        valuation = acquisition.evaluate_joint(xs, Ss, s_from=runs.s.expand(len(xs), *runs.s.shape))
+    best = int(valuation.value.argmax())
+    return xs[best], Ss[best], _member(valuation, best)
+
+
+def _possible(acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
+    """What can be run next to (x, S), the nearest first; runs to be continued keep their x and do go on."""
     xs, Ss = snap(x, S)
     if xs.ndim != 3 or Ss.ndim != 4 or len(xs) == 0 or xs.shape[1:] != x.shape or Ss.shape != (len(xs), *S.shape):
         raise InputError(
@@ -411,11 +467,7 @@ def _snapped(
     is_possible = (is_new | goes_on).all(-1)
     if not is_possible.any():
         raise InputError(f"snap returned {len(xs)} neighbours, none of which goes on from s={runs.s[~is_new].tolist()}")
-    xs, Ss = xs[is_possible], Ss[is_possible]
-    with torch.no_grad():
-        valuation = acquisition.evaluate_joint(xs, Ss, s_from=runs.s.expand(len(xs), *runs.s.shape))
-    best = int(valuation.value.argmax())
-    return xs[best], Ss[best], _member(valuation, best)
+    return xs[is_possible], Ss[is_possible]
 
 
 def _member(valuation: Valuation, i: int) -> Valuation:

@@ -162,14 +162,17 @@ def _beside(
     return torch.cat([x, z[:, region.d : -1]], dim=-1).clamp(0, 1)
 
 
-def spread_out(acquisition: Acquisition, region: Region, score: Tensor, z: Tensor, count: int) -> Tensor:
+def spread_out(
+    acquisition: Acquisition, region: Region, score: Tensor, z: Tensor, count: int, *, is_strict: bool = False
+) -> Tensor:
     """Indices of the best points (B, q p) that are not next to a better one already chosen.
 
-    Half of them keep well apart: the scores are rough, and the highest places they show may all be on one hill.
+    Half of them keep well apart: the scores are rough, and the highest places they show may all be on one hill. Where
+    there are too few such points others fill up, unless `is_strict`.
     """
     points = _comparable(acquisition, region, z)
     first = _apart(score, points, count // 2, (_MIDDLE,))
-    return _apart(score, points, count, (_NEAR, -1.0), first.tolist())  # -1 takes anything
+    return _apart(score, points, count, (_NEAR,) if is_strict else (_NEAR, -1.0), first.tolist())  # -1 takes anything
 
 
 def _apart(score: Tensor, points: Tensor, count: int, radii: Sequence[float], chosen: Sequence[int] = ()) -> Tensor:

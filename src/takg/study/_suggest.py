@@ -20,7 +20,7 @@ from takg.study._data import Point, pending
 from takg.study._plan import Plan
 from takg.study._view import is_complete
 
-_JOINTLY = 8  # evaluations that are chosen together; more are chosen in groups
+_JOINTLY, _HILLS = 8, 16  # evaluations that are chosen together, and that are taken from one search if there are more
 _NEAR_X = 8  # configurations next to a suggestion that are valued
 _CHEAP = (0.02, 0.3)  # product of the fidelities in the initial design, unless the least that can be run is larger
 _LEAST_INITIAL = 4
@@ -73,29 +73,37 @@ def initial(plan: Plan, index: int) -> Proposal:
 
 
 def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int) -> Proposals:
-    """n evaluations chosen jointly by the acquisition function, those under way taken into account."""
+    """n evaluations chosen by the acquisition function, those under way taken into account.
+
+    Up to eight are chosen jointly. More have to be chosen faster than that: as many workers wait. They are the highest
+    hills of one search, at most sixteen at a time, those before them under way.
+    """
     basket = _continuable(plan, state)
     chosen: list[Proposal] = []
     dropped: list[tuple[int, str]] = []
     acquisition = _acquisition(plan, state, belief, seed)
     region = _region(plan)
     winners = belief.memory.winners
-    for first in range(0, n, _JOINTLY):
-        q = min(_JOINTLY, n - first)
+    while len(chosen) < n:
+        first = len(chosen)
+        is_joint = n <= _JOINTLY
         found = maximise(
             acquisition,
             region,
             seed=seed + first,
-            q=q,
+            q=n if is_joint else 1,
+            spares=0 if is_joint else min(_HILLS, n - first) - 1,
             basket=[(_vector(plan.space.to_unit(trial.config)), _vector(plan.to_s(at))) for trial, at in basket],
             winners=torch.tensor(winners, dtype=torch.float64) if winners else None,
             snap=functools.partial(_runnable, plan, _starts(plan, basket)),
         )
         winners = tuple(tuple(row) for row in found.winners.tolist())
-        proposals = [_proposal(plan, belief, basket, found, i) for i in range(q)]
+        all_found = (found, *found.runners_up)
+        proposals = [_proposal(plan, belief, basket, one, i) for one in all_found for i in range(len(one.x))]
         chosen += proposals
-        if first + q < n:
-            acquisition = acquisition.with_pending(found.x, found.S)
+        if len(chosen) < n:
+            x, S = (torch.cat([getattr(one, name) for one in all_found]) for name in ("x", "S"))
+            acquisition = acquisition.with_pending(x, S)
         dropped += _leaving(plan, state, basket, found, proposals, before=first)
         gone = {one.trial for one in proposals} | {trial for trial, _ in dropped}
         basket = [(trial, at) for trial, at in basket if trial.id not in gone]
