@@ -99,8 +99,8 @@ def maximise(
         winners: `Suggestion.winners` of the last call.
         snap: gives what can be run next to a point; the best of these by value is suggested.
         final_draws: simulated outcomes for the valuation that decides between the ends of the ascents.
-        spares: runners-up to name at most, where many are to be evaluated at a time; each by itself is worth what it says,
-            but they were not chosen for each other. Only with q=1.
+        spares: runners-up to name at most, where many are to be evaluated at a time. Each by itself is worth what it
+            says, but they were not chosen for each other. Only with q=1.
     """
     if method not in METHODS:
         raise InputError(f"method={method!r}: expected one of {METHODS}")
