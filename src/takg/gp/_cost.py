@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +39,7 @@ class LearnedCost:
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         """Predicted cold-start cost, (..., d) and (..., m) -> (...,); differentiable in both."""
-        batch = torch.broadcast_shapes(x.shape[:-1], s.shape[:-1])
+        batch = np.broadcast_shapes(x.shape[:-1], s.shape[:-1])
         ramp = _log_ramp(s, self.softening).expand(*batch, -1)
         z = torch.cat([x.expand(*batch, -1), ramp - self.ramp_centre], dim=-1)  # (..., d + m)
         rows = value_rows(z[..., None, :], z.new_empty(*z.shape[:-1], 1, 0))
@@ -116,7 +117,7 @@ def given_cost(function: Cost) -> Cost:
 
     def checked(x: Tensor, s: Tensor) -> Tensor:
         cost = function(x, s)
-        expected = torch.broadcast_shapes(x.shape[:-1], s.shape[:-1])
+        expected = np.broadcast_shapes(x.shape[:-1], s.shape[:-1])
         if cost.shape != expected:
             raise InputError(f"cost returned shape {tuple(cost.shape)}; expected {tuple(expected)}, that of the batch")
         if (bad := _not_a_cost(cost)) is not None:

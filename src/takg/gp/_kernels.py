@@ -44,23 +44,38 @@ class Pairs(NamedTuple):
     """All that the covariance of some pairs of values depends on beside the hyperparameters."""
 
     squares: Tensor  # (d, p), squared differences
-    s_a: Tensor  # (p, m)
-    s_b: Tensor  # (p, m)
+    fidelities: tuple["FidelityPairs", ...]  # m of them
     trend: Tensor  # (p,), covariance that the integrated trend adds
+
+
+class FidelityPairs(NamedTuple):
+    """One fidelity of some pairs. It takes few values, those of steps or of runs: each pair of values is kept once."""
+
+    s_a: Tensor  # (k,), distinct pairs
+    s_b: Tensor  # (k,)
+    which: Tensor  # (p,), the one that each pair has
 
 
 def pairs_of(model: Model, rows: Rows, i: Tensor, j: Tensor) -> Pairs:
     """Pairs (i, j) of rows without derivatives."""
     trend = _trend_covariance(model, rows, rows)[i, j]
-    return Pairs((rows.x[i] - rows.x[j]).square().mT.contiguous(), rows.s[i], rows.s[j], trend)
+    fidelities = tuple(_fidelity_pairs(s, i, j) for s in rows.s.unbind(-1))
+    return Pairs((rows.x[i] - rows.x[j]).square().mT.contiguous(), fidelities, trend)
+
+
+def _fidelity_pairs(s: Tensor, i: Tensor, j: Tensor) -> FidelityPairs:
+    values, place = s.unique(return_inverse=True)
+    high, low = torch.maximum(place[i], place[j]), torch.minimum(place[i], place[j])
+    a, b = torch.tril_indices(len(values), len(values))
+    return FidelityPairs(values[a], values[b], high * (high + 1) // 2 + low)
 
 
 def covariance_of_pairs(model: Model, theta: Hyperparameters, pairs: Pairs) -> Tensor:
     """Entries of `covariance`, (H, p)."""
     K = profile(model.design_kernel, theta.lengthscale**-2 @ pairs.squares) * theta.signal_var[:, None]
-    for j, kind in enumerate(model.fidelity_kernels):
-        parameters = (parameter[:, None] for parameter in theta.fidelity[j])
-        K = K * _FIDELITY_FACTORS[kind](pairs.s_a[:, j], pairs.s_b[:, j], *parameters)
+    for kind, theta_j, (s_a, s_b, which) in zip(model.fidelity_kernels, theta.fidelity, pairs.fidelities, strict=True):
+        factor = _FIDELITY_FACTORS[kind](s_a, s_b, *(parameter[:, None] for parameter in theta_j))  # (H, k)
+        K = K * factor[:, which]
     return K + pairs.trend
 
 
@@ -116,8 +131,7 @@ def design_covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows, *,
 
 def fidelity_covariance(model: Model, theta: Hyperparameters, s_a: Tensor, s_b: Tensor) -> Tensor:
     """prod_j k_j(s_j, s'_j): (..., a, m) and (..., b, m) -> (H, ..., a, b)."""
-    lead = torch.broadcast_shapes(s_a.shape[:-2], s_b.shape[:-2])
-    product = torch.ones((1,) * (len(lead) + 3), dtype=s_a.dtype)
+    product = torch.ones((1,) * (max(s_a.ndim, s_b.ndim) + 1), dtype=s_a.dtype)
     for j, kind in enumerate(model.fidelity_kernels):
         parameters = (_lift(p, product) for p in theta.fidelity[j])
         product = product * _FIDELITY_FACTORS[kind](s_a[..., :, None, j], s_b[..., None, :, j], *parameters)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +49,7 @@ class Rows:
 
 def value_rows(x: Tensor, s: Tensor, *, noise_scale: float = 1.0) -> Rows:
     """Values of g at paired points: x (..., r, d) with s (..., r, m), whose batch dimensions broadcast."""
-    batch, r = torch.broadcast_shapes(x.shape[:-2], s.shape[:-2]), x.shape[-2]
+    batch, r = np.broadcast_shapes(x.shape[:-2], s.shape[:-2]), x.shape[-2]
     x, s = x.expand(*batch, *x.shape[-2:]), s.expand(*batch, *s.shape[-2:])
     part = torch.zeros(r, dtype=torch.long)
     return Rows(x=x, s=s, part=part, noise_scale=torch.full((r,), noise_scale, dtype=x.dtype))
@@ -66,7 +67,7 @@ def rows_at(x: Tensor, S: Tensor, *, gradients: bool = False, noise_scale: float
     """
     d, per_fidelity = x.shape[-1], 1 + gradients * x.shape[-1]
     S = S.repeat_interleave(per_fidelity, dim=-2)  # (..., r, m)
-    batch, (r, m) = torch.broadcast_shapes(x.shape[:-1], S.shape[:-2]), S.shape[-2:]
+    batch, (r, m) = np.broadcast_shapes(x.shape[:-1], S.shape[:-2]), S.shape[-2:]
     part = torch.arange(1 + d)[:per_fidelity].repeat(r // per_fidelity)
     x, S = x[..., None, :].expand(*batch, r, d), S.expand(*batch, r, m)
     return Rows(x=x, s=S, part=part, noise_scale=torch.full((r,), noise_scale, dtype=x.dtype))
@@ -74,7 +75,7 @@ def rows_at(x: Tensor, S: Tensor, *, gradients: bool = False, noise_scale: float
 
 def joined(rows: Sequence[Rows]) -> Rows:
     """The rows one after the other; batch dimensions are broadcast."""
-    batch = torch.broadcast_shapes(*(one.x.shape[:-2] for one in rows), *(one.s.shape[:-2] for one in rows))
+    batch = np.broadcast_shapes(*(one.x.shape[:-2] for one in rows), *(one.s.shape[:-2] for one in rows))
     return Rows(
         x=torch.cat([one.x.expand(*batch, *one.x.shape[-2:]) for one in rows], dim=-2),
         s=torch.cat([one.s.expand(*batch, *one.s.shape[-2:]) for one in rows], dim=-2),

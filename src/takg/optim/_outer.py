@@ -80,7 +80,7 @@ def maximise(
     method: str = "sample_average",
     restarts: int = 32,
     raw: int = 384,
-    passes: int = 26,
+    passes: int = 24,
     winners: Tensor | None = None,
     snap: Snap | None = None,
     final_draws: int = 32,

@@ -37,6 +37,7 @@ _LEAST_ROWS, _MORE_ROWS = (
     6,
     1.2,
 )  # from which on the warp is learned, and by which share more are worth learning it again
+_COST_STEPS = 2  # of the sampler, while the evaluations that the cost was learned from are still most of all
 _CLOSE = 16  # configurations next to the recommended one that can be run
 
 
@@ -46,6 +47,7 @@ class Memory:
 
     chains: Chains | None = None
     cost_chains: Chains | None = None
+    cost_rows: int = 0  # from how many evaluations those were learned
     winners: tuple[Point, ...] = ()
     scale: float | None = None  # of the log warp
     scale_rows: int = 0  # from how many observations it was learned
@@ -55,6 +57,7 @@ class Memory:
             {
                 "chains": self.chains and self.chains.to_json(),
                 "cost_chains": self.cost_chains and self.cost_chains.to_json(),
+                "cost_rows": self.cost_rows,
                 "winners": self.winners,
                 "scale": self.scale,
                 "scale_rows": self.scale_rows,
@@ -70,6 +73,7 @@ class Memory:
         return cls(
             chains=chains and Chains.from_json(chains),
             cost_chains=cost_chains and Chains.from_json(cost_chains),
+            cost_rows=data.get("cost_rows", 0),
             winners=tuple(tuple(one) for one in data["winners"]),
             scale=data.get("scale"),
             scale_rows=data.get("scale_rows", 0),
@@ -154,7 +158,7 @@ def learn(
     if not any(math.isfinite(row.y) for row in rows):
         return None
     outcome, fitted, memory = _fit_value(plan, rows, memory, seed)
-    cost, cost_chains = _fit_cost(plan, costs, memory.cost_chains, seed, cost_function)
+    cost, memory = _fit_cost(plan, costs, memory, seed, cost_function)
     distinct = sorted({row.x for row in rows})
     return Belief(
         plan=plan,
@@ -162,7 +166,7 @@ def learn(
         outcome=outcome,
         cost=cost,
         xs=_tensor(distinct, plan.space.d),
-        memory=dataclasses.replace(memory, chains=fitted.chains, cost_chains=cost_chains),
+        memory=dataclasses.replace(memory, chains=fitted.chains),
         seed=seed,
     )
 
@@ -192,20 +196,23 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
 
 
 def _fit_cost(
-    plan: Plan, costs: Sequence[Paid], chains: Chains | None, seed: int, function: CostFunction | None
-) -> tuple[Cost, Chains | None]:
+    plan: Plan, costs: Sequence[Paid], memory: Memory, seed: int, function: CostFunction | None
+) -> tuple[Cost, Memory]:
     if function is not None:
         costs = [*costs, *_imagined(plan, function)]
     if not costs:  # nothing was paid yet, as when all that was told came without a cost
-        return lambda x, s: 0.01 + s.prod(-1) if s.shape[-1] else x.new_ones(x.shape[:-1]), None
+        return lambda x, s: 0.01 + s.prod(-1) if s.shape[-1] else x.new_ones(x.shape[:-1]), memory
+    is_due = len(costs) >= _MORE_ROWS * memory.cost_rows
     fitted = fit_cost(
         _tensor([one.x for one in costs], plan.space.d),
         _tensor([one.s for one in costs], plan.fidelities.m),
         torch.tensor([one.cost for one in costs], dtype=torch.float64),
         seed=seed,
-        chains=chains,
+        chains=memory.cost_chains,
+        steps=None if is_due else _COST_STEPS,
     )
-    return fitted.cost, fitted.chains
+    rows = len(costs) if is_due else memory.cost_rows
+    return fitted.cost, dataclasses.replace(memory, cost_chains=fitted.chains, cost_rows=rows)
 
 
 def _imagined(plan: Plan, function: CostFunction) -> list[Paid]:
