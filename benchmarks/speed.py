@@ -305,6 +305,7 @@ def workers(_: str, count: int, seconds: float, evaluations: int) -> dict[str, A
                 heapq.heappush(running, (now + seconds, waiting.pop(0), evaluation))
                 busy += seconds
                 asked += 1
+    now = max([now, *(end for end, _, _ in running)])  # until the last is done
     total = now * count
     return {"workers": count, "seconds": seconds, "idle_share": max(0.0, 1 - busy / max(total, 1e-9)), "elapsed": now}
 

@@ -33,7 +33,7 @@ from takg.gp import (
 )
 from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, sobol_points
 
-_ENTRIES_AT_ONCE = 4_000_000
+_ENTRIES_AT_ONCE, _POINTS_AT_ONCE = 2_000_000, 128
 _NODES = 3  # inner problems of a draw: either sign of the tail, and the benchmark if it depends on the candidate
 _WIDER = 2.0  # sd of the first simulated outcome of C(S)
 _LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
@@ -234,7 +234,8 @@ class LossSimulator:
     def _base_means(self, points: Tensor) -> Tensor:
         """Mean of each sample, averaged over draws of pending outcomes, up to a constant: (g, d) -> (H, g)."""
         weights = self._base_weights.mean(1)[..., None]  # (H, slots, 1)
-        return (self._features(points.expand(self.post.theta.H, -1, -1)) @ weights)[..., 0]
+        parts = points.expand(self.post.theta.H, -1, -1).split(_POINTS_AT_ONCE, dim=1)
+        return torch.cat([self._features(part) @ weights for part in parts], dim=1)[..., 0]
 
     def _minimisers_from(self, points: Tensor) -> Tensor:
         """Local minimisers of each sample's mean, from the best few of the points."""

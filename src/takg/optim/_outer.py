@@ -22,7 +22,9 @@ from takg.optim._screen import basket_starts, best_shares, cold_starts, log_valu
 
 METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
-_MANY_ROWS = 500  # from which on the samples of the hyperparameters differ so little that a few serve an ascent
+# From so many rows on a look takes its time, places to look at get fewer, and the samples of the hyperparameters differ
+# so little that a few serve an ascent.
+_MANY_ROWS = 500
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
 _HILLS, _CLIMBERS, _LAST = 14, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
@@ -203,7 +205,7 @@ def _starts(
         region,
         rough=rough,
         count=settings.restarts,
-        raw=settings.raw,
+        raw=settings.raw if acquisition.post.n <= _MANY_ROWS else math.ceil(settings.raw / 2),
         winners=winners,
         seed=seed,
     )

@@ -30,7 +30,7 @@ _NEAREST, _WIDEST = 1e-3, 0.3  # reach along x, in length scales
 _LEAST_RAMP, _ALONG = 0.1, 0.3  # reach along a fidelity is a share of it, until it is small
 _BASKET_RUNGS, _BASKET_SHARES = (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0), (0.4, 0.95)
 _SHARES = (0.05, 0.5, 0.95)  # of the way, that are tried for every fidelity that is kept
-_AT_ONCE = 256  # points whose mean or variance is read together
+_AT_ONCE = 64  # points whose mean or variance is read together
 _TINY = 1e-300  # a value of information of 0 has no logarithm
 
 
