@@ -12,6 +12,7 @@ from takg.gp._rows import Rows
 
 Z_MAX = 5.0  # the prior is cut five standard deviations from its centre, where nothing is lost but overflow
 _ENTRIES_IN_CACHE = 40_000  # a kernel is a dozen passes over its entries, twice as fast where they stay in the cache
+_ENTRIES_WITH_GRADIENT = 1_500_000  # likewise, with all that a derivative has to remember
 _ENTRIES_AT_ONCE = 6_000_000  # of covariance matrices; keeps the batch in tens of megabytes at any n
 
 
@@ -34,7 +35,7 @@ class LogDensity:
 
     def negative_with_gradient(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """-log density and its gradient, (W,) and (W, p); +inf where there is no value."""
-        size = max(1, _ENTRIES_AT_ONCE // len(self.rows) ** 2)
+        size = max(1, _ENTRIES_WITH_GRADIENT // len(self.rows) ** 2)
         values, gradients = zip(*(self._with_gradient(chunk) for chunk in z.split(size)), strict=True)
         return torch.cat(values), torch.cat(gradients)
 

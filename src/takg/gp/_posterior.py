@@ -146,7 +146,8 @@ def _lifted(T: Tensor, ndim: int) -> Tensor:
 
 
 def _solve(L: Tensor, y: Tensor) -> Tensor:
-    return torch.cholesky_solve(y[:, None].expand(L.shape[0], -1, 1), L)[..., 0]  # (H, n)
+    parts = L.split(1) if len(y) > _FEW else [L]  # a factor is copied to be solved with
+    return torch.cat([torch.cholesky_solve(y[:, None].expand(len(part), -1, 1), part) for part in parts])[..., 0]
 
 
 def check_data(model: Model, rows: Rows, y: Tensor) -> None:
