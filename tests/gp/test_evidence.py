@@ -25,7 +25,7 @@ PRIORS = {
     "s_lengthscale": (1.0, 1.0),
     "doubt": (0.3, 0.7),
 }
-NOISE_FLOOR = 1e-5  # added to both noise variances
+NOISE_FLOOR = 1e-6  # added to both noise variances
 PARAMETERS = {
     "freeze_thaw": ("w", "beta", "alpha"),
     "data_size": ("c", "delta"),

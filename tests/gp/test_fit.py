@@ -27,7 +27,7 @@ from takg.gp import Chains, Fit, Model, Rows, condition, fit, value_rows
 
 ERROR_PROBABILITY = 1e-4
 
-NOISE_FLOOR = 1e-5  # added to the noise variance, which is log-normal above it
+NOISE_FLOOR = 1e-6  # added to the noise variance, which is log-normal above it
 # (median, sd) of the log-normal priors, as docs/paper.md states them; not read from the source.
 FIDELITY_PRIORS = {
     None: [],

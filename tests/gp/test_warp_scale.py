@@ -14,7 +14,7 @@ FACTOR = 3.0  # between neighbouring scales
 LINE = Model(d=1)
 # (median, sd) of the log-normal priors on signal_var, the length scale and noise_var, as docs/paper.md states them.
 PRIORS = np.array([(1.0, 1.0), (0.5, 1.0), (1e-4, 2.5)])
-NOISE_FLOOR = 1e-5
+NOISE_FLOOR = 1e-6
 
 
 def tensor(values: object) -> Tensor:
