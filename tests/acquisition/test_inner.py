@@ -263,3 +263,15 @@ def test_a_valley_that_runs_into_an_edge_at_an_angle_is_followed_to_its_end():
             found = sums.minimise(tensor([[[first, second]]]), passes=30)
             assert found.converged.all()
             assert found.value <= lowest + 1e-8
+
+
+@each_design
+def test_a_problem_that_is_not_a_number_is_said_to_be_unsolved_and_leaves_the_others_alone(design):
+    sums = some_sums(design, d=2, q=1)
+    start = uniform(generator(5), H, P, 2)
+    spoilt = replace(sums, own=sums.own.clone())
+    spoilt.own[1] = torch.nan
+    found, sound = spoilt.minimise(start, passes=4), sums.minimise(start, passes=4)
+    assert found.value[:, 1].isnan().all() and not found.converged[:, 1].any()
+    others = [p for p in range(P) if p != 1]
+    torch.testing.assert_close(found.x[:, others], sound.x[:, others])

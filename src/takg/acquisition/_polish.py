@@ -236,7 +236,7 @@ def _profile(is_matern, square):  # type: ignore[no-untyped-def]
 def _decay(t, k):  # type: ignore[no-untyped-def]
     """exp(-t) for t >= 0 to the last digit, in steps that a vector unit can take several of at once."""
     for j in range(len(t)):
-        x = min(t[j], _LARGEST)
+        x = t[j] if t[j] < _LARGEST else _LARGEST  # also for NaN, which would be an index to nowhere below
         n = math.floor(x * _LOG2_E + 0.5)
         r = n * _LN_2 - x  # at most log(2) / 2 in size, where 13 terms of the series are exact
         p = 1.0 + r / 13
