@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from takg.gp import design_profile
-from takg.numerics import newton_step
+from takg.numerics import newton_step, side_by_side
 
 _RADIUS = 0.5  # longest Newton step, in length scales: beyond it the quadratic model means little
 _TOLERANCE = 1e-9  # decrease that is not worth another step; its unit is the sd of the outputs
 _CONVERGED = 1e-6  # a Newton step from here ends much closer than that
+_WORTH_SIDES = 50_000  # kernels for which a second thread pays
 
 
 class InnerMinimum(NamedTuple):
@@ -48,10 +49,28 @@ class KernelSums:
             return self._minimise_with_gradients(start, passes)
         from takg.acquisition._polish import polished  # on first use: Numba takes its time
 
-        given = (self.lengthscale, self.shared, self.shared_weights, self.own, self.own_weights, self.offset, start)
-        arrays = (tensor.contiguous().numpy() for tensor in given)
-        found = polished(self.kernel == "matern52", *arrays, passes, _RADIUS, _TOLERANCE, _CONVERGED)
-        return InnerMinimum(*map(torch.from_numpy, found))
+        H, P, _ = start.shape
+        found = InnerMinimum(
+            torch.empty_like(start, memory_format=torch.contiguous_format),
+            start.new_empty(H, P),
+            torch.empty(H, P, dtype=torch.bool),
+            start.new_empty(H, P, len(self.shared)),
+        )
+        by_sample = (self.lengthscale, self.shared_weights, self.own_weights, self.offset, start)
+        arrays = [tensor.contiguous().numpy() for tensor in by_sample]
+        centres = [tensor.contiguous().numpy() for tensor in (self.shared, self.own)]
+        results = [tensor.numpy() for tensor in found]
+        limits = passes, _RADIUS, _TOLERANCE, _CONVERGED
+
+        def work(some: slice) -> None:
+            given, wanted = ([array[some] for array in one] for one in (arrays, results))
+            polished(self.kernel == "matern52", *centres, *given, *limits, *wanted)
+
+        if H * P * len(self.shared) * passes < _WORTH_SIDES:
+            work(slice(None))
+        else:
+            side_by_side(work, H)
+        return found
 
     def _minimise_with_gradients(self, start: Tensor, passes: int) -> InnerMinimum:
         scale = self.lengthscale[:, None, :]  # (H, 1, d)

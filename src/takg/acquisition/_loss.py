@@ -24,6 +24,7 @@ from takg.errors import InputError
 from takg.gp import (
     Posterior,
     Rows,
+    Tables,
     covariance,
     design_covariance,
     joined,
@@ -31,9 +32,10 @@ from takg.gp import (
     target_factor,
     value_rows,
 )
-from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, sobol_points
+from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, side_by_side, sobol_points
 
 _ENTRIES_AT_ONCE, _POINTS_AT_ONCE = 2_000_000, 128
+_WORTH_A_THREAD = 32  # candidates
 _NODES = 3  # inner problems of a draw: either sign of the tail, and the benchmark if it depends on the candidate
 _WIDER = 2.0  # sd of the first simulated outcome of C(S)
 _LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
@@ -178,10 +180,20 @@ class LossSimulator:
         size = max(1, _ENTRIES_AT_ONCE // width)
         k = observations.lead
         draws = self._drawn(k, r - k, is_widened=k > 0 and observations.x.shape[1] == 1)
-        parts = [
-            self._gain(observations[i : i + size], draws, None if near is None else near[:, i : i + size])
-            for i in range(0, B, size)
-        ]
+        is_differentiable = torch.is_grad_enabled()
+        if not is_differentiable:
+            size = min(size, max(_WORTH_A_THREAD, math.ceil(B / 2)))
+        begins = range(0, B, size)
+
+        def gains(some: slice) -> list[Gain]:
+            with torch.set_grad_enabled(is_differentiable):
+                return [
+                    self._gain(observations[i : i + size], draws, None if near is None else near[:, i : i + size])
+                    for i in begins[some]
+                ]
+
+        found = [gains(slice(None))] if is_differentiable else side_by_side(gains, len(begins))
+        parts = [part for some in found for part in some]
         return Gain(
             torch.cat([part.reduction for part in parts], dim=1),
             torch.cat([part.benchmark for part in parts], dim=1),
@@ -212,6 +224,8 @@ class LossSimulator:
         part = distinct[:, -1].long()
         no_s = distinct.new_empty(len(distinct), 0)
         self._slots = Rows(x=distinct[:, :-1], s=no_s, part=part, noise_scale=torch.ones(len(part)))
+        has_tables = post.model.m and not self._rows.has_gradients
+        self._tables = Tables.of(post.model, self._rows) if has_tables else None
         self._is_value = (self._rows.part == 0).to(torch.float64)
         self._pull = target_factor(post.model, post.theta, self._rows)  # (H, n)
         self._base_weights = self._fold((weights * self._pull[:, None, :]).mT).mT  # (H, M or 1, slots)
@@ -372,10 +386,12 @@ class LossSimulator:
         model, theta = self.post.model, self.post.theta
         rows = observations.rows
         is_new = observations.is_new.to(torch.float64)  # (B, r)
-        K = covariance(model, theta, self._rows, rows) * is_new[:, None, :]  # (H, B, n, r)
-        H, B, n, r = K.shape
-        columns = K.movedim(2, 1).reshape(H, n, B * r)
-        V = torch.linalg.solve_triangular(self._L, columns, upper=False)
+        if self._tables is None or rows.has_gradients:
+            K = (covariance(model, theta, self._rows, rows) * is_new[:, None, :]).movedim(2, 1)
+        else:
+            K = self._tables.covariance_with(theta, observations.x, observations.owner, rows.s, is_new)
+        H, n, B, r = K.shape
+        V = torch.linalg.solve_triangular(self._L, K.reshape(H, n, B * r), upper=False)
         A = torch.linalg.solve_triangular(self._L.mT, V, upper=True)  # (H, n, B r)
         V = V.reshape(H, n, B, r).movedim(1, 2)  # (H, B, n, r)
         # Rows without noise keep a little: two of them next to each other would magnify rounding errors.
@@ -401,13 +417,18 @@ class LossSimulator:
         """K_n((x', 1), rows) at points that differ between samples, (H, B, ..., d) -> (H, B, ..., r)."""
         H, B, *between, d = x_new.shape
         flat = x_new.reshape(H, B, -1, d)
+        rows, has_gradients = observations.rows, observations.rows.has_gradients
+        if not has_gradients:  # all values at one x have the same
+            rows = value_rows(observations.x, observations.x.new_empty(*observations.x.shape[:-1], 0))
         near = design_covariance(
             self.post.model,
             self.post.theta,
             value_rows(flat, flat.new_empty(*flat.shape[:-1], 0)),
-            _with_batch(observations.rows, H),
+            _with_batch(rows, H),
             is_aligned=True,
-        )  # (H, B, c, r)
+        )  # (H, B, c, r or q)
+        if not has_gradients:
+            near = near[..., observations.owner]
         prior = near * shift.pull[:, :, None, :] + shift.constant[:, None, :]
         T = prior - features.reshape(H, B, flat.shape[2], -1) @ shift.folded - shift.offset[:, :, None, :]
         return T.reshape(H, B, *between, -1)

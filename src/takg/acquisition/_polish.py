@@ -22,24 +22,37 @@ _ENOUGH = 0.1  # share of a plain gradient step's gain below which a Newton step
 
 @_compiled
 def polished(  # type: ignore[no-untyped-def]
-    is_matern, scale, shared, weights, own, own_weights, offset, start, passes, radius, tolerance, converged
+    is_matern,
+    shared,
+    own,
+    scale,
+    weights,
+    own_weights,
+    offset,
+    start,
+    passes,
+    radius,
+    tolerance,
+    converged,
+    x,
+    value,
+    is_solved,
+    features,
 ):
     """Where P functions under each of H samples are smallest, from a start each.
 
     Args:
+        shared, own: (u, d) and (P, q, d), centres of all functions and of each.
         scale: (H, d), length scales.
-        shared, weights: (u, d) and (H, P, u), centres of all functions and their weights.
-        own, own_weights, offset: (P, q, d), (H, P, q) and (H, P), centres of each, their weights, and a constant.
+        weights, own_weights, offset: (H, P, u), (H, P, q) and (H, P), of the centres, and a constant.
         start: (H, P, d), in the unit cube.
         passes: evaluations beside the first; one that does not lower the function halves its step.
         radius, tolerance, converged: longest step, gain that is worth no step, and gain that counts as solved.
-    Returns:
-        Minimisers (H, P, d), values (H, P), whether they are solved (H, P), k(x, shared) there (H, P, u).
+        x, value, is_solved, features: to be filled with minimisers (H, P, d), values (H, P), whether they are solved
+            (H, P), k(x, shared) there (H, P, u).
     """
     H, P, d = start.shape
     u, q = shared.shape[0], own.shape[1]
-    x, value = np.empty((H, P, d)), np.empty((H, P))
-    is_solved, features = np.empty((H, P), dtype=np.bool_), np.empty((H, P, u))
     centres, centre = np.empty((d, u)), np.empty((q, d))
     spare, a, b, t = np.empty(u), np.empty(u), np.empty(u), np.empty(u)
     y, trial, upper, move, plain = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
@@ -78,7 +91,6 @@ def polished(  # type: ignore[no-untyped-def]
             is_solved[s, p] = gain <= converged
             for i in range(d):
                 x[s, p, i] = min(max(y[i] * scale[s, i], 0.0), 1.0)
-    return x, value, is_solved, features
 
 
 @_compiled

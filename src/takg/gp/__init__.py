@@ -8,6 +8,7 @@ from takg.gp._model import DESIGN_KERNELS, FIDELITY_KERNELS, Hyperparameters, Mo
 from takg.gp._outcome import WARPS, OutcomeTransform, fit_outcome
 from takg.gp._posterior import Posterior, condition, sigma_tilde
 from takg.gp._rows import Rows, joined, rows_at, value_rows
+from takg.gp._tables import Tables
 from takg.gp._warp_scale import learn_warp_scale
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "OutcomeTransform",
     "Posterior",
     "Rows",
+    "Tables",
     "cold_start_costs",
     "condition",
     "continuation_cost",

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from takg.gp._kernels import Pairs, covariance, covariance_of_pairs, noise_variance, pairs_of
+from takg.gp._kernels import covariance, noise_variance
 from takg.gp._model import Model
 from takg.gp._rows import Rows
+from takg.gp._tables import Tables
 
 Z_MAX = 5.0  # the prior is cut five standard deviations from its centre, where nothing is lost but overflow
-_ENTRIES_IN_CACHE = 40_000  # a kernel is a dozen passes over its entries, twice as fast where they stay in the cache
-_ENTRIES_WITH_GRADIENT = 1_500_000  # likewise, with all that a derivative has to remember
+_ENTRIES_WITH_GRADIENT = 1_500_000  # with all that a derivative has to remember
 _ENTRIES_AT_ONCE = 6_000_000  # of covariance matrices; keeps the batch in tens of megabytes at any n
 
 
@@ -25,7 +25,7 @@ class LogDensity:
     y: Tensor  # (n,)
     failures: int = 0
     evaluations: int = 0
-    _pairs: tuple[Pairs, Tensor] | None = None  # and where each stands in a matrix
+    _tables: Tables | None = None
 
     def __call__(self, z: Tensor) -> Tensor:
         """(W, p) -> (W,); -inf where z is out of range or the covariance has no factor."""
@@ -63,21 +63,12 @@ class LogDensity:
         return K + noise_variance(theta, self.rows).diag_embed()
 
     def _lower_covariance(self, z: Tensor) -> Tensor:
-        """The lower triangle of the covariance, which is all that a factorisation reads: half the kernel's work."""
+        """The lower triangle of the covariance, which is all that a factorisation reads."""
         if self.rows.has_gradients:
             return self._covariance(z)
-        n = len(self.rows)
-        if self._pairs is None:
-            i, j = torch.tril_indices(n, n)
-            self._pairs = pairs_of(self.model, self.rows, i, j), i * n + j
-        pairs, where = self._pairs
-        K = z.new_zeros(len(z), n * n)
-        size = max(1, _ENTRIES_IN_CACHE // len(where))
-        for part, out in zip(z.split(size), K.split(size), strict=True):
-            out.index_copy_(1, where, covariance_of_pairs(self.model, self.model.unpack(part), pairs))
-        K = K.reshape(-1, n, n)
-        K.diagonal(dim1=-2, dim2=-1).add_(noise_variance(self.model.unpack(z), self.rows))
-        return K
+        if self._tables is None:
+            self._tables = Tables.of(self.model, self.rows)
+        return self._tables.lower_covariance(self.model.unpack(z))
 
     def _factor(self, K: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         L, info = torch.linalg.cholesky_ex(K)

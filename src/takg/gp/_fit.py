@@ -18,7 +18,8 @@ from takg.numerics import minimise, threads_for
 
 _STARTS = 4
 _COLD_STEPS = 60
-_WARM_STEPS = 8
+_WARM_STEPS, _LEAST_STEPS = 8, 4
+_ROWS_TIMES_STEPS = 800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,7 @@ def _sampled(
         start = _resumed_walkers(chains, n_walkers, random)
     start = _without_stragglers(density, _made_finite(density, start), random)
 
-    steps = steps or (_COLD_STEPS if chains is None else _WARM_STEPS)
+    steps = steps or (_COLD_STEPS if chains is None else _warm_steps(len(density.rows)))
     sampler = emcee.EnsembleSampler(
         n_walkers,
         len(names),
@@ -155,6 +156,11 @@ def _sampled(
             evaluations=density.evaluations,
         ),
     )
+
+
+def _warm_steps(n: int) -> int:
+    """Fewer with more rows: one further row then moves the distribution less, and a step takes longer."""
+    return max(_LEAST_STEPS, min(_WARM_STEPS, _ROWS_TIMES_STEPS // n))
 
 
 def _laplace_walkers(density: LogDensity, p: int, n_walkers: int, random: np.random.RandomState) -> Tensor:

@@ -11,7 +11,7 @@ Each factor is positive semi-definite for all parameters > 0, and so are their p
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,47 +36,8 @@ def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor
     if model.m:
         K = K * fidelity_covariance(model, theta, a.s, b.s)
     if model.mean_var or model.trend_dims:
-        K = K + _trend_covariance(model, a, b)
+        K = K + trend_covariance(model, a, b)
     return K
-
-
-class Pairs(NamedTuple):
-    """All that the covariance of some pairs of values depends on beside the hyperparameters."""
-
-    squares: Tensor  # (d, p), squared differences
-    fidelities: tuple["FidelityPairs", ...]  # m of them
-    trend: Tensor  # (p,), covariance that the integrated trend adds
-
-
-class FidelityPairs(NamedTuple):
-    """One fidelity of some pairs. It takes few values, those of steps or of runs: each pair of values is kept once."""
-
-    s_a: Tensor  # (k,), distinct pairs
-    s_b: Tensor  # (k,)
-    which: Tensor  # (p,), the one that each pair has
-
-
-def pairs_of(model: Model, rows: Rows, i: Tensor, j: Tensor) -> Pairs:
-    """Pairs (i, j) of rows without derivatives."""
-    trend = _trend_covariance(model, rows, rows)[i, j]
-    fidelities = tuple(_fidelity_pairs(s, i, j) for s in rows.s.unbind(-1))
-    return Pairs((rows.x[i] - rows.x[j]).square().mT.contiguous(), fidelities, trend)
-
-
-def _fidelity_pairs(s: Tensor, i: Tensor, j: Tensor) -> FidelityPairs:
-    values, place = s.unique(return_inverse=True)
-    high, low = torch.maximum(place[i], place[j]), torch.minimum(place[i], place[j])
-    a, b = torch.tril_indices(len(values), len(values))
-    return FidelityPairs(values[a], values[b], high * (high + 1) // 2 + low)
-
-
-def covariance_of_pairs(model: Model, theta: Hyperparameters, pairs: Pairs) -> Tensor:
-    """Entries of `covariance`, (H, p)."""
-    K = profile(model.design_kernel, theta.lengthscale**-2 @ pairs.squares) * theta.signal_var[:, None]
-    for kind, theta_j, (s_a, s_b, which) in zip(model.fidelity_kernels, theta.fidelity, pairs.fidelities, strict=True):
-        factor = _FIDELITY_FACTORS[kind](s_a, s_b, *(parameter[:, None] for parameter in theta_j))  # (H, k)
-        K = K * factor[:, which]
-    return K + pairs.trend
 
 
 def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -136,6 +97,12 @@ def fidelity_covariance(model: Model, theta: Hyperparameters, s_a: Tensor, s_b: 
         parameters = (_lift(p, product) for p in theta.fidelity[j])
         product = product * _FIDELITY_FACTORS[kind](s_a[..., :, None, j], s_b[..., None, :, j], *parameters)
     return product
+
+
+def fidelity_factor(model: Model, theta: Hyperparameters, j: int, s_a: Tensor, s_b: Tensor) -> Tensor:
+    """k_j(s_j, s'_j) of values that broadcast, (H, ...)."""
+    shape = [theta.H] + [1] * max(s_a.ndim, s_b.ndim)
+    return _FIDELITY_FACTORS[model.fidelity_kernels[j]](s_a, s_b, *(p.reshape(shape) for p in theta.fidelity[j]))
 
 
 def profile(design_kernel: str, u: Tensor) -> Tensor:
@@ -242,7 +209,7 @@ _FIDELITY_FACTORS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _trend_covariance(model: Model, a: Rows, b: Rows) -> Tensor:
+def trend_covariance(model: Model, a: Rows, b: Rows) -> Tensor:
     """Covariance that the integrated trend adds."""
     both_values = ((a.part == 0)[:, None] & (b.part == 0)[None, :]).to(a.x.dtype)
     K = model.mean_var * both_values

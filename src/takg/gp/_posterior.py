@@ -10,10 +10,10 @@ from takg.errors import InputError
 from takg.gp._kernels import covariance, noise_variance, prior_variance
 from takg.gp._model import Hyperparameters, Model
 from takg.gp._rows import Rows, check_rows, joined, value_rows
+from takg.gp._tables import Tables
 from takg.numerics import extended_factor, jittered_cholesky
 
 _FEW = 500  # rows whose covariance, under all samples, is made at once
-_BLOCK = 64  # rows of a covariance whose entries, a dozen passes over them, stay in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,11 @@ def condition(model: Model, theta: Hyperparameters, rows: Rows, y: Tensor) -> Po
         return Posterior(model=model, theta=theta, rows=rows, y=y, L=L, weights=_solve(L, y), jitter=jitter)
     L = torch.empty(theta.H, len(rows), len(rows), dtype=torch.float64)
     jitter = torch.empty(theta.H, dtype=torch.float64)
+    tables = None if rows.has_gradients else Tables.of(model, rows)
     for h in range(theta.H):  # one after the other: there is memory for all factors, but not for what leads to them
-        L[h : h + 1], jitter[h : h + 1] = jittered_cholesky(_in_blocks(model, theta.part(slice(h, h + 1)), rows))
+        one = theta.part(slice(h, h + 1))
+        K = _observed_covariance(model, one, rows) if tables is None else tables.lower_covariance(one)
+        L[h : h + 1], jitter[h : h + 1] = jittered_cholesky(K)
     return Posterior(model=model, theta=theta, rows=rows, y=y, L=L, weights=_solve(L, y), jitter=jitter)
 
 
@@ -127,17 +130,6 @@ def sigma_tilde(post: Posterior, x_new: Tensor, rows: Rows) -> Tensor:
 
 def _observed_covariance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
     return covariance(model, theta, rows, rows) + noise_variance(theta, rows).diag_embed()
-
-
-def _in_blocks(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
-    """The same by blocks of rows, and only the lower triangle, which is all that a factorisation reads."""
-    n = len(rows)
-    K = torch.zeros(theta.H, n, n, dtype=torch.float64)
-    for begin in range(0, n, _BLOCK):
-        end = min(begin + _BLOCK, n)
-        K[:, begin:end, :end] = covariance(model, theta, rows[begin:end], rows[:end])
-    K.diagonal(dim1=-2, dim2=-1).add_(noise_variance(theta, rows))
-    return K
 
 
 def _lifted(T: Tensor, ndim: int) -> Tensor:

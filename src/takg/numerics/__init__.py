@@ -4,7 +4,7 @@ from takg.numerics._draws import DRAW_METHODS, normal_draws, sobol_points
 from takg.numerics._linalg import Factor, extended_factor, jittered_cholesky
 from takg.numerics._minimise import Minimum, minimise
 from takg.numerics._newton import NewtonStep, newton_step
-from takg.numerics._threads import threads_for
+from takg.numerics._threads import side_by_side, threads_for
 
 __all__ = [
     "DRAW_METHODS",
@@ -16,6 +16,7 @@ __all__ = [
     "minimise",
     "newton_step",
     "normal_draws",
+    "side_by_side",
     "sobol_points",
     "threads_for",
 ]

@@ -7,30 +7,65 @@ a thread that is not scheduled: a slowdown of ten times and more was measured.
 
 import ctypes
 import functools
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 _WORTH_THREADS = 3000  # rows of a covariance matrix
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _KEPT, _LARGE = 2**28, 2**25  # bytes
+_MOST_SIDES = 4
+
+_allowed: ContextVar[int] = ContextVar("_allowed", default=1)  # threads that the process would use outside of a block
 
 
 @contextmanager
 def threads_for(n: int) -> Iterator[None]:
-    """Use one thread within the block if its matrices have fewer rows than pay for more."""
+    """Use one thread within the block if its matrices have fewer rows than pay for more.
+
+    `side_by_side` may use the others there.
+    """
     _keep_freed_memory()
     before = torch.get_num_threads()
     if n >= _WORTH_THREADS or before == 1:
         yield
         return
     torch.set_num_threads(1)
+    token = _allowed.set(before)
     try:
         yield
     finally:
+        _allowed.reset(token)
         torch.set_num_threads(before)
+
+
+def side_by_side(work: Callable[[slice], Result], count: int) -> list[Result]:
+    """Work on 0..count - 1, in as many slices as there are threads to spare within `threads_for`, in their order.
+
+    It has to take milliseconds and let go of the interpreter, as compiled loops and large tensor operations do.
+    """
+    sides = max(1, min(_allowed.get(), count, _MOST_SIDES))
+    cuts = [round(i * count / sides) for i in range(sides + 1)]
+    first, *rest = (slice(begin, end) for begin, end in itertools.pairwise(cuts))
+    others = [_pool().submit(work, one) for one in rest]
+    try:
+        mine = work(first)
+    finally:
+        wait(others)  # they may write where nobody would look for them any more
+    return [mine, *(other.result() for other in others)]
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST_SIDES - 1, thread_name_prefix="takg")
 
 
 @functools.cache

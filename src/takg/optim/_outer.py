@@ -23,8 +23,8 @@ from takg.optim._screen import basket_starts, best_shares, cold_starts, log_valu
 METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 # From so many rows on a look takes its time, places to look at get fewer, and the samples of the hyperparameters differ
-# so little that a few serve an ascent.
-_MANY_ROWS = 500
+# so little that a few serve a first look, and a few more an ascent.
+_MANY_ROWS, _FEWEST_SAMPLES = 500, 3
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
 _HILLS, _CLIMBERS, _LAST = 14, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
@@ -217,7 +217,8 @@ def _starts(
 
 def _roughly(acquisition: Acquisition) -> Acquisition:
     """Few samples, few outcomes. The draws are others: a start that they flatter is found out by the next stage."""
-    samples = min(_ROUGH_SAMPLES, acquisition.post.theta.H)
+    wanted = _ROUGH_SAMPLES if acquisition.post.n <= _MANY_ROWS else _FEWEST_SAMPLES
+    samples = min(wanted, acquisition.post.theta.H)
     fresh = acquisition.redrawn((acquisition.simulator.seed + 15_485_863) % 2**31)
     return fresh.thinned(samples, draws=math.ceil(_ROUGH_OUTCOMES / samples), polish=1)
 
