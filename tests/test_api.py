@@ -119,6 +119,7 @@ def test_names_are_checked(name: Any) -> None:
         ({"samples": 1.5}, "samples=1.5: expected an integer >= 1"),
         ({"warp": "sqrt"}, "warp='sqrt': expected 'none' or 'log'"),
         ({"acquisition": "ei"}, "acquisition='ei': expected one of"),
+        ({"maximiser": "adam"}, "maximiser='adam': expected one of"),
         ({"disk_limit": 0}, "disk_limit=0: expected a number of bytes > 0"),
         ({"disk_limit": float("nan")}, "disk_limit=nan: expected a number of bytes > 0"),
         ({"patience": 3}, "unknown option 'patience'; expected one of"),

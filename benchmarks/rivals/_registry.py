@@ -29,6 +29,8 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
     {
         "takg": _entry("_takg", "Takg"),
         "takg_zero": _entry("_takg", "Takg", acquisition="takg_zero"),
+        "takg_zero_noisy": _entry("_takg", "Takg", acquisition="takg_zero_as_printed"),
+        "takg_stochastic": _entry("_takg", "Takg", maximiser="stochastic"),
         "takg_l3": _entry("_takg", "Takg", retained=3),
         "takg_cold": _entry("_takg", "Takg", basket=0),
         "takg_batch8": _entry("_takg", "Takg", q=8),
@@ -53,7 +55,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
     }
 )
 
-OURS = ("takg", "takg_zero", "takg_l3", "takg_cold", "takg_batch8")
 FEWER_SEEDS = ("qmfkg", "fabolas", "smac")  # slow ones
 
 

@@ -48,7 +48,7 @@ def create_study(
             kind of cost; its other options stay as they are.
         keep_checkpoints: never delete any.
         disk_limit: bytes that checkpoints may take; the least promising trials lose theirs first.
-        options: more of `takg.study.Options`: initial, retained, basket, acquisition, warp, samples.
+        options: more of `takg.study.Options`: initial, retained, basket, acquisition, maximiser, warp, samples.
     """
     plan = Plan(
         space=space if isinstance(space, Space) else Space(space),

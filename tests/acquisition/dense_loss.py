@@ -15,7 +15,7 @@ from scipy.stats import qmc
 
 from takg.gp import Hyperparameters, Model, Rows, condition
 
-N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 4, "size": 3}
+N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 5, "size": 4}
 DESIGNS = ("squared_exponential", "matern52")
 
 
@@ -145,7 +145,8 @@ class Dense:
                 factor = c + ((1 - s) * (1 - t)) ** (1 + delta)
             else:
                 factor, doubt = np.exp(-((s - t) ** 2) / (2 * self.fidelity[j][0] ** 2)), []
-            k = k * (factor + sum(doubt) * np.exp(-2 * (s - t) ** 2))
+            amount, reach = doubt or (0.0, 1.0)
+            k = k * (factor + amount * np.exp(-((s - t) ** 2) / (2 * reach**2)))
         return k + self.model.mean_var * (~is_a & ~is_b)
 
     def noise(self, points):

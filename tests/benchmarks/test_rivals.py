@@ -40,8 +40,9 @@ BUDGETS = {  # enough to tell them from random search, where that is cheap; a fe
     "hyperband_batch8": 10.0,
     "takg": 0.8,
 }
-TRIED_ONCE = ("qmfkg", "takg_batch8", "takg_cold")
-VARIANTS = ("kg_batch8", "dkg_batch8", "takg_l3", "takg_zero")  # of methods that are tried, by an option
+TRIED_ONCE = ("qmfkg", "takg_batch8", "takg_cold", "takg_stochastic")
+# Of methods that are tried, by an option.
+VARIANTS = ("kg_batch8", "dkg_batch8", "takg_l3", "takg_zero", "takg_zero_noisy")
 
 
 def is_installed(name):

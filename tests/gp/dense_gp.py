@@ -11,7 +11,7 @@ import torch
 
 from takg.gp import Hyperparameters, Rows
 
-N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 4, "size": 3}
+N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 5, "size": 4}
 WITHOUT_DOUBT = {"curve": "freeze_thaw", "size": "data_size"}
 DESIGNS = ("squared_exponential", "matern52")
 # Every product of up to three of the plain fidelities, in every order, and some with those that have a doubt.
@@ -75,8 +75,8 @@ def fidelity_factor(kind, s, t, parameters):
         c, delta = parameters
         return c + ((1 - s) * (1 - t)) ** (1 + delta)
     if kind in WITHOUT_DOUBT:
-        *known, doubt = parameters
-        return fidelity_factor(WITHOUT_DOUBT[kind], s, t, known) + doubt * np.exp(-2 * (s - t) ** 2)
+        *known, doubt, reach = parameters
+        return fidelity_factor(WITHOUT_DOUBT[kind], s, t, known) + doubt * np.exp(-((s - t) ** 2) / (2 * reach**2))
     (lengthscale,) = parameters
     return np.exp(-((s - t) ** 2) / (2 * lengthscale**2))
 

@@ -24,14 +24,15 @@ PRIORS = {
     "delta": (1.0, 0.7),
     "s_lengthscale": (1.0, 1.0),
     "doubt": (0.3, 0.7),
+    "reach": (0.7, 0.7),
 }
 NOISE_FLOOR = 1e-6  # added to both noise variances
 PARAMETERS = {
     "freeze_thaw": ("w", "beta", "alpha"),
     "data_size": ("c", "delta"),
     "smooth": ("s_lengthscale",),
-    "curve": ("w", "beta", "alpha", "doubt"),
-    "size": ("c", "delta", "doubt"),
+    "curve": ("w", "beta", "alpha", "doubt", "reach"),
+    "size": ("c", "delta", "doubt", "reach"),
 }
 
 MODELS = {
@@ -101,8 +102,8 @@ def priors(model: Model) -> list[tuple[float, float]]:
 
 def fidelity_factor(kind: str, s: float, t: float, p: list[float]) -> float:
     if kind in ("curve", "size"):
-        known = fidelity_factor("freeze_thaw" if kind == "curve" else "data_size", s, t, p[:-1])
-        return known + p[-1] * math.exp(-2 * (s - t) ** 2)
+        known = fidelity_factor("freeze_thaw" if kind == "curve" else "data_size", s, t, p[:-2])
+        return known + p[-2] * math.exp(-((s - t) ** 2) / (2 * p[-1] ** 2))
     if kind == "freeze_thaw":
         w, beta, alpha = p
         return w + beta**alpha / (s + t + beta) ** alpha

@@ -34,8 +34,8 @@ FIDELITY_PRIORS = {
     "smooth": [(1.0, 1.0)],
     "data_size": [(1.0, 1.0), (1.0, 0.7)],
     "freeze_thaw": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7)],
-    "size": [(1.0, 1.0), (1.0, 0.7), (0.3, 0.7)],
-    "curve": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7), (0.3, 0.7)],
+    "size": [(1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7)],
+    "curve": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7)],
 }
 
 
@@ -84,11 +84,11 @@ def covariance(kind: str | None, x: np.ndarray, s: np.ndarray, z: np.ndarray) ->
     if kind == "smooth":
         K = K * np.exp(-(((a - b) / v[2]) ** 2) / 2)
     elif kind in ("data_size", "size"):
-        doubt = v[4] if kind == "size" else 0.0
-        K = K * (v[2] + ((1 - a) * (1 - b)) ** (1 + v[3]) + doubt * np.exp(-2 * (a - b) ** 2))
+        doubt = v[4] * np.exp(-((a - b) ** 2) / (2 * v[5] ** 2)) if kind == "size" else 0.0
+        K = K * (v[2] + ((1 - a) * (1 - b)) ** (1 + v[3]) + doubt)
     elif kind in ("freeze_thaw", "curve"):
-        doubt = v[5] if kind == "curve" else 0.0
-        K = K * (v[2] + v[3] ** v[4] / (a + b + v[3]) ** v[4] + doubt * np.exp(-2 * (a - b) ** 2))
+        doubt = v[5] * np.exp(-((a - b) ** 2) / (2 * v[6] ** 2)) if kind == "curve" else 0.0
+        K = K * (v[2] + v[3] ** v[4] / (a + b + v[3]) ** v[4] + doubt)
     return K + 1.0 + v[-1] * np.eye(len(x))  # 1 for the unknown constant mean
 
 
@@ -328,6 +328,36 @@ def test_chains_continue_after_one_more_row():
     assert after.diagnostics.evaluations < before.diagnostics.evaluations
     assert np.isfinite(walkers(after)).all()
     assert not np.array_equal(walkers(after), walkers(before))
+
+
+def continued(n: int, **settings: object) -> Fit:
+    """A fit to n rows from chains that are made up, around the centre of the prior."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.rand(n, 1, generator=generator, dtype=torch.float64)
+    y = torch.sin(5 * x[:, 0]) + 0.3 * torch.randn(n, generator=generator, dtype=torch.float64)
+    model = Model(d=1)
+    names = tuple(model.priors)
+    centre = 0.1 * torch.randn(10, len(names), generator=generator, dtype=torch.float64)
+    chains = Chains(names=names, walkers=tuple(map(tuple, centre.tolist())))
+    return fit(model, value_rows(x, x[:, :0]), y, seed=1, draws=4, chains=chains, **settings)
+
+
+@pytest.mark.parametrize(("n", "steps"), [(1, 8), (12, 8), (100, 8), (101, 7), (150, 5), (200, 4), (300, 4)])
+def test_continued_chains_move_less_often_with_more_rows(n, steps):
+    found = continued(n)
+    assert found.diagnostics.was_warm
+    assert found.diagnostics.steps == steps
+    assert math.isfinite(found.diagnostics.r_hat)
+
+
+def test_continued_chains_move_as_often_as_the_rows_that_they_learn_from_allow():
+    found = continued(200, most_rows=40)
+    assert found.posterior.n == 200
+    assert found.diagnostics.steps == 8
+
+
+def test_continued_chains_move_as_often_as_was_asked_for():
+    assert continued(200, steps=6).diagnostics.steps == 6
 
 
 def same(a: Fit, b: Fit) -> bool:

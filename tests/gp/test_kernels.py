@@ -440,7 +440,8 @@ def test_size_with_a_small_power_has_the_slope_of_its_doubt_at_the_target(delta,
     model = a_model(design, ("size",), d=2)
     gen = generator(17)
     c, power, doubt = uniform(gen, 2), tensor_of([delta, 2 * delta]).requires_grad_(), uniform(gen, 2, low=0.3)
-    theta = replace(some_theta(model, gen, H=2), fidelity=((c, power, doubt),))
+    reach = uniform(gen, 2, low=0.3)
+    theta = replace(some_theta(model, gen, H=2), fidelity=((c, power, doubt, reach),))
     a, b = some_rows(model, gen, 1), some_rows(model, gen, 1)
     s = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
     gap = 1 - b.s.item()
@@ -449,7 +450,9 @@ def test_size_with_a_small_power_has_the_slope_of_its_doubt_at_the_target(delta,
         by_s, by_power = torch.autograd.grad(K, (s, power))
         k_x = design_value(design, theta.lengthscale[h].numpy(), a.x[0].numpy(), b.x[0].numpy())
         k_x *= theta.signal_var[h].item()
-        assert by_s.item() == pytest.approx(k_x * doubt[h].item() * -4 * gap * np.exp(-2 * gap**2), rel=1e-10)
+        bend = reach[h].item() ** -2
+        slope = -gap * bend * np.exp(-bend * gap**2 / 2)
+        assert by_s.item() == pytest.approx(k_x * doubt[h].item() * slope, rel=1e-10)
         assert (by_power == 0).all()
 
 

@@ -1,13 +1,15 @@
-"""Threads within a block, and memory that the allocator keeps."""
+"""Threads within a block, work side by side on them, and memory that the allocator keeps."""
 
 import ctypes
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from takg.numerics import threads_for
+from takg.numerics import side_by_side, threads_for
 from takg.numerics._threads import _WORTH_THREADS, _keep_freed_memory
 
 
@@ -93,3 +95,181 @@ def test_the_allocator_of_this_machine_takes_both_values() -> None:
         with threads_for(10):
             pass
     assert [library.mallopt(*call) for call in asked.calls] == [1, 1]
+
+
+# Work side by side
+
+SECONDS = 20  # after which something that should not wait is taken to wait forever
+
+
+def sides(count: int) -> int:
+    return len(side_by_side(lambda some: some, count))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 10, 97])
+def test_slices_hold_every_number_once_and_in_order(threads: int, count: int) -> None:
+    torch.set_num_threads(threads)
+    with threads_for(10):
+        found = side_by_side(lambda some: list(range(1000))[some], count)
+    assert [i for part in found for i in part] == list(range(count))
+    assert len(found) == max(1, min(threads, count, 4))
+    assert all(found) or count == 0
+
+
+def test_no_numbers_are_one_empty_slice() -> None:
+    assert side_by_side(lambda some: range(5)[some], 0) == [range(0)]
+    with threads_for(10):
+        assert side_by_side(lambda some: range(5)[some], 0) == [range(0)]
+
+
+def test_one_number_is_one_slice_in_the_thread_of_the_caller() -> None:
+    with threads_for(10):
+        assert side_by_side(lambda some: (some, threading.get_ident()), 1) == [(slice(0, 1), threading.get_ident())]
+
+
+def test_outside_of_a_block_there_is_one_slice_in_the_thread_of_the_caller() -> None:
+    alone = [(slice(0, 8), threading.get_ident())]
+    assert side_by_side(lambda some: (some, threading.get_ident()), 8) == alone
+    with threads_for(10):
+        assert sides(8) == 2
+    assert side_by_side(lambda some: (some, threading.get_ident()), 8) == alone
+    with pytest.raises(ZeroDivisionError, match="division"), threads_for(10):
+        _ = 1 / 0
+    assert sides(8) == 1
+
+
+def test_matrices_that_take_all_threads_leave_none_to_spare() -> None:
+    with threads_for(_WORTH_THREADS):
+        assert sides(8) == 1
+
+
+def test_a_block_within_a_block_has_the_threads_of_the_outer_one() -> None:
+    torch.set_num_threads(3)
+    with threads_for(10):
+        with threads_for(20):
+            assert sides(8) == 3
+        assert sides(8) == 3
+    assert sides(8) == 1
+
+
+@pytest.mark.parametrize(("threads", "meeting"), [(2, 2), (3, 3), (4, 4), (7, 4)])
+def test_slices_run_at_the_same_time(threads: int, meeting: int) -> None:
+    torch.set_num_threads(threads)
+    barrier = threading.Barrier(meeting)
+
+    def meet(some: slice) -> int:
+        barrier.wait(timeout=SECONDS)  # raises unless all of them come here
+        return threading.get_ident()
+
+    with threads_for(10):
+        for _ in range(3):
+            found = side_by_side(meet, 8)
+            assert found[0] == threading.get_ident()
+            assert len(set(found)) == meeting
+
+
+def test_tensors_get_one_thread_in_every_slice() -> None:
+    torch.set_num_threads(3)
+    with threads_for(10):
+        assert side_by_side(lambda some: torch.get_num_threads(), 3) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_an_error_is_raised_after_all_other_slices_have_ended(failing: int) -> None:
+    torch.set_num_threads(3)
+    has_failed = threading.Event()
+    ended = []
+
+    def work(some: slice) -> None:
+        if some.start == failing:
+            has_failed.set()
+            raise ValueError(f"in slice {failing}")
+        assert has_failed.wait(SECONDS)
+        time.sleep(0.05)
+        ended.append(some.start)
+
+    with pytest.raises(ValueError, match=f"in slice {failing}"), threads_for(10):
+        side_by_side(work, 3)
+    assert sorted(ended) == sorted({0, 1, 2} - {failing})
+    assert torch.get_num_threads() == 3
+
+
+def test_of_several_errors_that_of_the_first_slice_is_raised() -> None:
+    torch.set_num_threads(3)
+    everyone = threading.Barrier(3)
+
+    def fail(some: slice) -> None:
+        everyone.wait(timeout=SECONDS)
+        raise ValueError(f"in slice {some.start}")
+
+    with pytest.raises(ValueError, match="in slice 0"), threads_for(10):
+        side_by_side(fail, 3)
+
+
+def test_work_goes_on_after_an_error() -> None:
+    def fail(some: slice) -> None:
+        raise ValueError(f"in slice {some.start}")
+
+    with threads_for(10):
+        for _ in range(5):  # more often than there are threads that it could have ended
+            with pytest.raises(ValueError, match="in slice 0"):
+                side_by_side(fail, 2)
+        assert sides(8) == 2
+
+
+def in_time(function: Callable[[], None]) -> None:
+    """Fail, and do not wait forever, where the function does."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive(), f"still waiting after {SECONDS} s"
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_slices_may_work_side_by_side_themselves(threads: int) -> None:
+    everyone = threading.Barrier(threads)
+
+    def inner(some: slice) -> list[int]:
+        return [i for part in side_by_side(lambda one: list(range(100)[one]), 6) for i in part]
+
+    def outer(some: slice) -> list[list[int]]:
+        everyone.wait(timeout=SECONDS)  # all threads are taken when the first of them asks for more
+        return side_by_side(inner, 6)
+
+    def work() -> None:
+        torch.set_num_threads(threads)
+        with threads_for(10):
+            for _ in range(20):
+                found = side_by_side(outer, 8)
+                assert len(found) == threads
+                assert all(one == list(range(6)) for part in found for one in part)
+
+    in_time(work)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_of_a_slice_within_a_slice_is_raised(failing: int) -> None:
+    def inner(some: slice) -> None:
+        raise ValueError("deep down")
+
+    def outer(some: slice) -> None:
+        if some.start == failing:
+            side_by_side(inner, 4)
+
+    def work() -> None:
+        torch.set_num_threads(2)
+        with pytest.raises(ValueError, match="deep down"), threads_for(10):
+            side_by_side(outer, 2)
+
+    in_time(work)

@@ -112,6 +112,12 @@ def test_the_chains_go_on_while_the_scale_stays(tmp_path: Path, rows: int) -> No
     assert belief.memory.chains != walkers_from(study, TURN, None)
 
 
+def test_chains_of_a_version_with_another_model_start_anew(tmp_path: Path) -> None:
+    study = study_of(tmp_path, 30)
+    belief = learned(study, Memory(chains=some_chains(), scale=TURN, scale_rows=30))
+    assert belief.memory.chains == walkers_from(study, TURN, None)
+
+
 def test_chains_of_a_version_without_a_scale_start_anew(tmp_path: Path) -> None:
     study = study_of(tmp_path, 12)
     chains = walkers_from(study, fit_outcome(data_of(study)[1], warp="log").scale, None)

@@ -20,7 +20,6 @@ from takg.gp._model import Hyperparameters, Model
 from takg.gp._rows import Rows
 
 _SQRT5 = 5.0**0.5
-_DOUBT_LENGTH = 0.5  # length scale in s of what curve and size leave open
 
 
 def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor:
@@ -188,16 +187,16 @@ def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:
     return (-0.5 * ((s - s_b) / lengthscale) ** 2).exp()
 
 
-def _doubt(s: Tensor, s_b: Tensor, doubt: Tensor) -> Tensor:
-    return doubt * ((s - s_b).square() * (-0.5 / _DOUBT_LENGTH**2)).exp()
+def _doubt(s: Tensor, s_b: Tensor, doubt: Tensor, reach: Tensor) -> Tensor:
+    return doubt * ((s - s_b).square() * (-0.5 / reach**2)).exp()
 
 
-def _curve(s: Tensor, s_b: Tensor, w: Tensor, beta: Tensor, alpha: Tensor, doubt: Tensor) -> Tensor:
-    return _freeze_thaw(s, s_b, w, beta, alpha) + _doubt(s, s_b, doubt)
+def _curve(s: Tensor, s_b: Tensor, w: Tensor, beta: Tensor, alpha: Tensor, doubt: Tensor, reach: Tensor) -> Tensor:
+    return _freeze_thaw(s, s_b, w, beta, alpha) + _doubt(s, s_b, doubt, reach)
 
 
-def _size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor, doubt: Tensor) -> Tensor:
-    return _data_size(s, s_b, c, delta) + _doubt(s, s_b, doubt)
+def _size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor, doubt: Tensor, reach: Tensor) -> Tensor:
+    return _data_size(s, s_b, c, delta) + _doubt(s, s_b, doubt, reach)
 
 
 _FIDELITY_FACTORS: dict[str, Callable[..., Tensor]] = {

@@ -23,7 +23,7 @@ GRADIENT_NOISE_VAR = LogNormal(1e-3, 2.5)
 
 _FREEZE_THAW = {"w": LogNormal(1.0, 1.0), "beta": LogNormal(1.0, 1.0), "alpha": LogNormal(1.0, 0.7)}
 _DATA_SIZE = {"c": LogNormal(1.0, 1.0), "delta": LogNormal(1.0, 0.7)}
-_DOUBT = {"doubt": LogNormal(0.3, 0.7)}
+_DOUBT = {"doubt": LogNormal(0.3, 0.7), "reach": LogNormal(0.7, 0.7)}
 FIDELITY_PRIORS: dict[str, dict[str, LogNormal]] = {
     "freeze_thaw": _FREEZE_THAW,
     "data_size": _DATA_SIZE,

@@ -185,6 +185,8 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
         _tensor([row.x for row in data], plan.space.d), _tensor([row.s for row in data], plan.fidelities.m)
     )
     model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels)
+    if memory.chains is not None and memory.chains.names != tuple(model.priors):  # of another version's model
+        memory = dataclasses.replace(memory, chains=None)
     if plan.options.warp == "log" and len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.scale_rows):
         scale = learn_warp_scale(model, rows, y, scale=memory.scale, chains=memory.chains)
         # Under another warp the hyperparameters are others: the walkers start anew.

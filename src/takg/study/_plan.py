@@ -10,7 +10,8 @@ from takg.space import Fidelities, Space
 
 DIRECTIONS = ("minimise", "maximise")
 COSTS = ("time", "reported", "function")
-ACQUISITIONS = ("takg", "takg_zero")
+MAXIMISERS = ("sample_average", "stochastic")
+ACQUISITIONS = ("takg", "takg_zero", "takg_zero_as_printed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +25,17 @@ class Options:
     retained: int = 2  # l: how many points of each trace the model sees
     basket: int = 10  # b: how many runs can be continued at a time
     acquisition: str = "takg"  # docs/paper.md says when the 0-avoiding form is the better choice
+    maximiser: str = "sample_average"  # or "stochastic", the paper's; docs/paper.md#maximiser
     warp: str = "log"
     samples: int = 10  # H: hyperparameter samples that are averaged over
 
     def __post_init__(self) -> None:
-        for name, choices in (("direction", DIRECTIONS), ("cost", COSTS), ("acquisition", ACQUISITIONS)):
+        for name, choices in (
+            ("direction", DIRECTIONS),
+            ("cost", COSTS),
+            ("acquisition", ACQUISITIONS),
+            ("maximiser", MAXIMISERS),
+        ):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name}={getattr(self, name)!r}: expected one of {choices}")
         if self.warp not in ("none", "log"):

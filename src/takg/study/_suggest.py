@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from takg.acquisition import Acquisition, KnowledgeGradient, TaKG, TaKGZero
+from takg.acquisition import Acquisition, KnowledgeGradient, TaKG, TaKGZero, TaKGZeroAsPrinted
 from takg.numerics import sobol_points
 from takg.optim import Region, Suggestion, maximise
 from takg.records import Config, FidelityValues, StudyState, TrialState
@@ -28,6 +28,8 @@ _LEAST_INITIAL = 4
 # every detail; it is not, and a search that trusts it creeps along.
 _GROWTH = 1.0
 _RECENT = 9  # evaluations whose choice says how long the next one takes
+_PASSES = {"sample_average": 24, "stochastic": 60}  # noisy steps are smaller ones
+_KINDS = {"takg": TaKG, "takg_zero": TaKGZero, "takg_zero_as_printed": TaKGZeroAsPrinted}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
             region,
             seed=seed + first,
             q=n if is_joint else 1,
+            method=plan.options.maximiser,
+            passes=_PASSES[plan.options.maximiser],
             spares=0 if is_joint else min(_HILLS, n - first) - 1,
             basket=[(_vector(plan.space.to_unit(trial.config)), _vector(plan.to_s(at))) for trial, at in basket],
             winners=torch.tensor(winners, dtype=torch.float64) if winners else None,
@@ -118,7 +122,7 @@ def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Ac
     to_come = rows_to_come(plan, pending(plan, state))
     if plan.fidelities.m == 0:
         return KnowledgeGradient(belief.posterior, seed=seed, pending=to_come)
-    kind = {"takg_zero": TaKGZero, "takg": TaKG}[plan.options.acquisition]
+    kind = _KINDS[plan.options.acquisition]
     trace_dims = plan.fidelities.trace_dims
     return kind(
         belief.posterior,
