@@ -1,6 +1,8 @@
 """Threads within a block, work side by side on them, and memory that the allocator keeps."""
 
 import ctypes
+import os
+import signal
 import sys
 import threading
 import time
@@ -273,3 +275,23 @@ def test_an_error_of_a_slice_within_a_slice_is_raised(failing: int) -> None:
             side_by_side(outer, 2)
 
     in_time(work)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_of_a_process_whose_threads_have_worked_has_its_own() -> None:
+    torch.set_num_threads(2)
+    with threads_for(10):
+        side_by_side(lambda some: None, 2)
+    child = os.fork()
+    if child == 0:
+        with threads_for(10):
+            os._exit(len(side_by_side(lambda some: None, 2)))
+    deadline = time.monotonic() + SECONDS
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail(f"still waiting after {SECONDS} s")
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(ended[1]) == 2

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from takg.gp._kernels import design_covariance, fidelity_factor, noise_variance, profile, trend_covariance
 from takg.gp._model import Hyperparameters, Model
@@ -112,6 +113,7 @@ class _Product(torch.autograd.Function):
         return K
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         from takg.gp._gather import pull_back
 

@@ -8,6 +8,7 @@ a thread that is not scheduled: a slowdown of ten times and more was measured.
 import ctypes
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -65,7 +66,12 @@ def side_by_side(work: Callable[[slice], Result], count: int) -> list[Result]:
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_MOST_SIDES - 1, thread_name_prefix="takg")
+    # Where threads inherit the context of their maker, work within work would wait for its own pool.
+    return ThreadPoolExecutor(_MOST_SIDES - 1, thread_name_prefix="takg", initializer=_allowed.set, initargs=(1,))
+
+
+if hasattr(os, "register_at_fork"):  # a fork has the pool, but none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @functools.cache

@@ -29,7 +29,11 @@ _LEAST_INITIAL = 4
 _GROWTH = 1.0
 _RECENT = 9  # evaluations whose choice says how long the next one takes
 _PASSES = {"sample_average": 24, "stochastic": 60}  # noisy steps are smaller ones
-_KINDS = {"takg": TaKG, "takg_zero": TaKGZero, "takg_zero_as_printed": TaKGZeroAsPrinted}
+_KINDS: dict[str, type[TaKG | TaKGZero]] = {
+    "takg": TaKG,
+    "takg_zero": TaKGZero,
+    "takg_zero_as_printed": TaKGZeroAsPrinted,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
