@@ -200,12 +200,13 @@ def _starts(
 ) -> tuple[Runs, Tensor]:
     """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
     rough = _roughly(acquisition)
+    share = 1.0 if acquisition.post.n <= _MANY_ROWS else 0.5
     cold = cold_starts(
         acquisition,
         region,
         rough=rough,
-        count=settings.restarts,
-        raw=settings.raw if acquisition.post.n <= _MANY_ROWS else math.ceil(settings.raw / 2),
+        count=math.ceil(share * settings.restarts),
+        raw=math.ceil(share * settings.raw),
         winners=winners,
         seed=seed,
     )
