@@ -24,6 +24,7 @@ PROBLEMS = ("hartmann6", "rosenbrock3")
 SIZES, QUICK_SIZES = (25, 50, 100, 200, 400, 1000), (25, 50)
 STEPS = 27  # of a trace
 BASKET = 10
+PATIENCE = 240.0  # seconds that a peer may take
 PARTS = ("ask", "peers", "guard", "imports", "storage", "workers")
 
 
@@ -317,9 +318,15 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def in_own_process(side: str, *given: Any) -> dict[str, Any]:
+def in_own_process(side: str, *given: Any, patience: float | None = None) -> dict[str, Any]:
+    """What a side measured; CPU seconds up to then, and that it is unfinished, where it took longer than patience."""
     command = [sys.executable, __file__, "--side", side, *map(str, given)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE, check=False)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=HERE, check=False, timeout=patience)
+    except subprocess.TimeoutExpired:
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {"is_unfinished": True, "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
     if done.returncode != 0:
         return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}"}
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -407,12 +414,13 @@ def _peers(name: str, hundred: Any, thousand: Any, rows: list[Any]) -> list[Bar]
         ("BoTorch's qMFKG", "botorch", 100, hundred, 1 / 50),
         ("Optuna's GPSampler", "optuna", 1000, thousand, 1.0),
     ):
-        theirs = in_own_process(side, name, count, 3)
+        theirs = in_own_process(side, name, count, 3, patience=PATIENCE)
         rows.append({"problem": name, "evaluations": count, "peer": label, **theirs})
         print(f"{name:>12} {count:>12} {label}: {theirs}", flush=True)
         ratio = mine["cpu"] / theirs["cpu"] if mine and "cpu" in theirs else None
         if ratio is not None or side != "botorch":  # it may not finish in the memory there is
-            bars.append(at_most(f"ask / {label} at {count} evaluations, CPU, {name}", ratio, limit))
+            so_far = " (which was stopped before it ended)" if theirs.get("is_unfinished") else ""
+            bars.append(at_most(f"ask / {label}{so_far} at {count} evaluations, CPU, {name}", ratio, limit))
     return bars
 
 

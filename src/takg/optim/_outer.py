@@ -29,6 +29,7 @@ _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
 _HILLS, _CLIMBERS, _LAST = 14, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
 _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
+_FLAT = 1e-2  # slope from which the first stages of an ascent do not go on
 _FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
 _FINALISTS = 3  # ends that are valued with more draws
 _ROUNDING = 1e-9  # by which what can be run may miss where a run stands
@@ -254,8 +255,8 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
     history = torch.zeros(len(z), passes, dtype=torch.float64)
     value = torch.full((len(z),), -math.inf, dtype=torch.float64)
 
-    def climb(kind: Acquisition, who: Tensor, begin: int, length: int) -> None:
-        part = _sample_average(kind, region, z[who], _members(runs, who), length)
+    def climb(kind: Acquisition, who: Tensor, begin: int, length: int, tolerance: float = _FLAT) -> None:
+        part = _sample_average(kind, region, z[who], _members(runs, who), length, tolerance=tolerance)
         z[who], value[who], is_converged[who] = part.z, part.value, part.is_converged
         history[who, begin : begin + length] = part.history
 
@@ -273,7 +274,8 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
     z[climbers] = best_shares(acquisition, region, z[climbers], _members(runs, climbers))
     climb(acquisition, climbers, rough, passes - rough - fine)
     if fine:
-        climb(finely, climbers[value[climbers].topk(min(_LAST, len(climbers))).indices], passes - fine, fine)
+        highest = climbers[value[climbers].topk(min(_LAST, len(climbers))).indices]
+        climb(finely, highest, passes - fine, fine, _TOLERANCE)
     return _Ascent(z, value, is_converged, history.cummax(1).values)
 
 
@@ -281,7 +283,15 @@ def _members(runs: Runs, who: Tensor) -> Runs:
     return Runs(runs.x[who], runs.s[who])
 
 
-def _sample_average(acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int) -> _Ascent:
+def _sample_average(
+    acquisition: Acquisition,
+    region: Region,
+    starts: Tensor,
+    runs: Runs,
+    passes: int,
+    *,
+    tolerance: float = _TOLERANCE,
+) -> _Ascent:
     """Fixed draws, all problems in one batched quasi-Newton ascent of log VOI - log cost.
 
     Each variable of each problem is measured in units of its reach: a step of 1 then means as much next to a known
@@ -314,7 +324,7 @@ def _sample_average(acquisition: Acquisition, region: Region, starts: Tensor, ru
         return -value, -gradient * unit[index]
 
     low, high = lower / unit, upper / unit
-    result = minimise(objective, z / unit, low, high, max_passes=passes, tolerance=_TOLERANCE, first_step=_FIRST_MOVE)
+    result = minimise(objective, z / unit, low, high, max_passes=passes, tolerance=tolerance, first_step=_FIRST_MOVE)
     z = (result.x * unit).clamp(lower, upper)
     z = torch.where(result.x >= high, upper, torch.where(result.x <= low, lower, z))  # free of rounding
     return _Ascent(z, -result.value, result.converged, history.cummax(1).values.exp())
