@@ -24,7 +24,7 @@ METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 # From so many rows on a look takes its time, places to look at get fewer, and the samples of the hyperparameters differ
 # so little that a few serve a first look, and a few more an ascent.
-_MANY_ROWS, _FEWEST_SAMPLES = 500, 3
+_MANY_ROWS, _FEWEST_SAMPLES, _FEWEST_PASSES = 500, 3, 16
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
 _HILLS, _CLIMBERS, _LAST = 14, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
@@ -98,7 +98,8 @@ def maximise(
         restarts: ascents of the cold-start problem; every basket entry has one of its own.
         raw: points at which the cold-start problem is screened for restarts.
         passes: evaluations of the batch that an ascent may take.
-        in_stages: give up the lower ascents of `sample_average` on the way; without it all run to the end.
+        in_stages: give up the lower ascents of `sample_average` on the way, and take fewer restarts, points and passes
+            beyond 500 rows; without it all run to the end.
         winners: `Suggestion.winners` of the last call.
         snap: gives what can be run next to a point; the best of these by value is suggested.
         final_draws: simulated outcomes for the valuation that decides between the ends of the ascents.
@@ -121,6 +122,8 @@ def maximise(
     if winners is not None and (winners.ndim != 2 or winners.shape[1] != region.p or winners.dtype != torch.float64):
         raise InputError(f"winners has shape {tuple(winners.shape)}, {winners.dtype}; expected (k, {region.p})")
     settings = _Settings(method, restarts, raw, passes, final_draws, in_stages, spares)
+    if in_stages:
+        settings = settings.for_rows(acquisition.post.n)
     with threads_for(acquisition.post.n):
         if q == 1:
             return _maximise_alone(acquisition, region, settings, seed, tuple(basket), winners, snap)
@@ -135,6 +138,15 @@ class _Settings(NamedTuple):
     final_draws: int
     in_stages: bool
     spares: int
+
+    def for_rows(self, n: int) -> "_Settings":
+        """Less effort where each look takes long."""
+        effort = min(1.0, _MANY_ROWS / n) ** 0.7
+        return self._replace(
+            restarts=math.ceil(effort * self.restarts),
+            raw=math.ceil(effort * self.raw),
+            passes=min(self.passes, max(_FEWEST_PASSES, math.ceil(effort * self.passes))),
+        )
 
 
 def _maximise_alone(
@@ -201,13 +213,12 @@ def _starts(
 ) -> tuple[Runs, Tensor]:
     """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
     rough = _roughly(acquisition)
-    share = 1.0 if acquisition.post.n <= _MANY_ROWS else 0.5
     cold = cold_starts(
         acquisition,
         region,
         rough=rough,
-        count=math.ceil(share * settings.restarts),
-        raw=math.ceil(share * settings.raw),
+        count=settings.restarts,
+        raw=settings.raw,
         winners=winners,
         seed=seed,
     )
