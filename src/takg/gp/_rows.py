@@ -44,7 +44,7 @@ class Rows:
 
     @property
     def has_gradients(self) -> bool:
-        return bool((self.part > 0).any())
+        return bool(self.part.any())
 
 
 def value_rows(x: Tensor, s: Tensor, *, noise_scale: float = 1.0) -> Rows:

@@ -26,7 +26,7 @@ _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes o
 # so little that a few serve a first look, and a few more an ascent.
 _MANY_ROWS, _FEWEST_SAMPLES, _FEWEST_PASSES = 500, 3, 16
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
-_HILLS, _CLIMBERS, _LAST = 14, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
+_HILLS, _CLIMBERS, _LAST = 12, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
 _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
 _FLAT = 1e-2  # slope from which the first stages of an ascent do not go on
