@@ -155,7 +155,7 @@ class SqlStorage:
         self._database.flush(connection, any(kind != "observed" for _, kind, *_ in values))
         try:
             if len(values) == 1:
-                return self._database.execute(connection, _APPEND, values[0]).rowcount == 1
+                return self._database.change(connection, _APPEND, values[0]) == 1
             with self._database.transaction(connection):
                 # A later row may fit where the first does not: what counts is that all of them did.
                 if values and self._database.execute(connection, _APPEND, values).rowcount != len(values):
@@ -188,7 +188,7 @@ class SqlStorage:
 
         def change(connection: Connection) -> int:
             self._database.flush(connection, False)
-            return self._database.execute(connection, statement, values).rowcount
+            return self._database.change(connection, statement, values)
 
         if not self._database.run(change):
             raise self._no_study(values[-1])
