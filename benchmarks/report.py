@@ -71,7 +71,7 @@ def table(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]]) -> str:
     costs = [cost for cost in COSTS if any(at[cost].values())]
     if not costs:
         return f"### {problem}\n\nNo run has got to cost {COSTS[0]:g} yet.\n"
-    last = costs[-1]
+    last = max((cost for cost in costs if at[cost].get("takg")), default=costs[-1])
     lines = [
         f"### {problem}",
         "",

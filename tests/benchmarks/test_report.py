@@ -91,6 +91,13 @@ def test_the_table_ranks_by_the_median_and_counts_how_often_we_are_lower(tmp_pat
     assert rows[4][5] == "4 of 4, p = 0.12"
 
 
+def test_methods_are_ranked_where_we_have_got_to():
+    methods = {"takg": [run("takg", 0, [0.1] * 5)], "ei": [run("ei", 0, [0.5] * 5 + [0.01] * 5)]}
+    rows = [[cell.strip() for cell in line.split("|")] for line in report.table("branin", methods).splitlines()]
+    assert "rank at 5" in rows[2]
+    assert [row[1] for row in rows[4:]] == ["takg", "ei"]
+
+
 def test_batches_are_ranked_among_themselves_and_compared_with_our_batches():
     methods = {name: [run(name, 0, [1.0, value])] for name, value in (("takg", 0.5), ("ei", 0.6), ("ei_batch8", 0.1))}
     methods["takg_batch8"] = [run("takg_batch8", 0, [1.0, 0.01])]
