@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regret import REACHED, installed, regret_at
+from regret import REACHED, bars_of, installed, regret_at
 from rivals import METHODS
 
 COSTS = (2.0, 5.0, 10.0, 20.0)
@@ -162,6 +162,7 @@ def report(results: Results, figures: Path | None, page: Path | None) -> str:
 
     parts = [f"Versions: {', '.join(f'{name} {version(name)}' for name in installed())}.", ""]
     parts += ["Median regret (25 % and 75 % quantiles; mean). Regrets below 1e-5 count as 1e-5.", ""]
+    parts.append(summary(results))
     for problem, methods in results.items():
         parts.append(table(problem, methods))
         if figures is not None:
@@ -170,6 +171,17 @@ def report(results: Results, figures: Path | None, page: Path | None) -> str:
             shown = Path(os.path.relpath(path, page.parent)) if page else path
             parts.append(f"![Regret against cost on {problem}]({shown.as_posix()})\n")
     return "\n".join(parts)
+
+
+def summary(results: Results) -> str:
+    """The bars of benchmarks/regret.py as Markdown: our median against a tenth of the best rival's."""
+    runs = [run for methods in results.values() for group in methods.values() for run in group]
+    lines = ["| median regret | takg | a tenth of the best rival's, or 1e-5 | |", "|---|---|---|---|"]
+    for bar in bars_of(runs, sorted(results), math.inf):
+        if bar.value is not None:
+            name = bar.name.replace(": median regret at", " at").replace(" against a tenth of the best rival's", "")
+            lines.append(f"| {name} | {bar.value:.2g} | {bar.limit:.2g} | {'holds' if bar.holds else 'missed'} |")
+    return "\n".join(lines) + "\n"
 
 
 def put(page: Path, text: str) -> None:

@@ -108,6 +108,12 @@ def test_batches_are_ranked_among_themselves_and_compared_with_our_batches():
     assert rows[3][4].startswith("1 of 1")
 
 
+def test_the_summary_says_where_we_have_a_tenth_of_the_best_rivals_median():
+    results = {"branin": {"takg": [run("takg", 0, [0.1] * 5)], "ei": [run("ei", 0, [0.5] * 10)]}}
+    *_, line = report.summary(results).splitlines()  # we did not get to cost 10
+    assert [cell.strip() for cell in line.split("|")[1:-1]] == ["branin at cost 5 (ei)", "0.1", "0.05", "missed"]
+
+
 def test_the_page_keeps_all_but_what_stands_between_the_markers(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"above\n{report.BEGIN}\nold\n{report.END}\nbelow\n")
