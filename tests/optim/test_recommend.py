@@ -12,7 +12,7 @@ from scipy.stats import norm
 from small_cases import a_posterior, tensor, unchanged_randomness
 
 from takg.errors import InputError
-from takg.gp import Model, Rows, condition, fit_outcome
+from takg.gp import Hyperparameters, Model, Rows, condition, fit_outcome, value_rows
 from takg.optim import recommend
 
 DRAWS = 400_000
@@ -53,6 +53,39 @@ def test_the_recommendation_minimises_the_averaged_mean_at_the_target(d, mix, da
     assert here <= float(means.min()) + 1e-9
     assert found.mean == pytest.approx(here)
     assert found.is_converged
+
+
+def falling_curve(*confirmed):
+    """A curve at x = 0.8 that falls and falls, beside a place that was seen to be good; and what confirms it."""
+    model = Model(d=1, fidelity_kernels=("smooth",))
+    one = tensor([1.0])
+    theta = Hyperparameters(
+        signal_var=4 * one,
+        lengthscale=tensor([[0.1]]),
+        fidelity=((0.8 * one,),),
+        noise_var=1e-6 * one,
+        gradient_noise_var=1e-6 * one,
+    )
+    seen = [(0.15, 1, 0.2), (0.2, 1, 0.0), (0.25, 1, 0.2), (0.8, 0.1, 3.0), (0.8, 0.2, 2.1), (0.8, 0.3, 1.1)]
+    x, s, y = tensor([*seen, (0.8, 0.4, 0.1), *confirmed]).unbind(-1)
+    return condition(model, theta, value_rows(x[:, None], s[:, None]), y)
+
+
+def test_a_promise_far_below_all_that_was_seen_is_not_recommended_until_it_is_confirmed():
+    post = falling_curve()
+    x, means = averaged_on_a_grid(post, 401)
+    assert x[means.argmin()].item() == pytest.approx(0.8, abs=0.02)
+    assert means.min() < post.y.min() - 1  # and it is sure of that
+    assert mixture(post, x[means.argmin()])[1].item() < 0.5
+    assert recommend(post, seed=0).x.item() == pytest.approx(0.2, abs=0.02)
+    assert recommend(falling_curve((0.8, 0.9, -1.9)), seed=0).x.item() == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_minimum_a_little_below_all_that_was_seen_is_recommended():
+    post = falling_curve((0.18, 1.0, 0.05), (0.23, 1.0, 0.02))
+    found = recommend(post, seed=0)
+    assert found.mean < post.y.min()
+    assert found.mean == pytest.approx(float(averaged_on_a_grid(post, 4001)[1][:2000].min()), abs=1e-5)
 
 
 def test_few_starts_find_the_best_of_many_valleys():

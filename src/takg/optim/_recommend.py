@@ -1,5 +1,10 @@
-"""The answer so far: where the posterior mean at the target fidelity, averaged over the samples, is smallest."""
+"""The answer so far: where the posterior mean at the target fidelity, averaged over the samples, is smallest.
 
+A curve that falls fast may be extrapolated to far below all that was ever seen, and the model be too sure of it, until
+the next evaluation there says otherwise. Such a promise is held to what was seen, and its doubts count twice.
+"""
+
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +13,9 @@ from torch import Tensor
 from takg.errors import InputError
 from takg.gp import OutcomeTransform, Posterior, folded_target_mean
 from takg.numerics import minimise, sobol_points, threads_for
+
+_BEYOND = 0.25  # as far below the lowest output, in sds of the outputs, a mean is taken at its word
+_DOUBTS = 2.0  # sds that are added to one beyond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +38,7 @@ def recommend(
     raw: int = 512,
     restarts: int = 8,
 ) -> Recommendation:
-    """Minimise the averaged target mean over the unit cube.
+    """Minimise the averaged target mean over the unit cube, within what can be believed.
 
     Args:
         outcome: the transform that the outputs went through; without it, results are in the model's units.
@@ -41,9 +49,15 @@ def recommend(
     outcome = outcome or _IDENTITY
     mean = folded_target_mean(post)
     with threads_for(post.n), torch.no_grad():
-        points = torch.cat([sobol_points(raw, post.model.d, seed=seed), post.rows.x.unique(dim=0)])
+        known = post.rows.x.unique(dim=0)
+        points = torch.cat([sobol_points(raw, post.model.d, seed=seed), known])
         averaged = torch.cat([mean(chunk).mean(0) for chunk in points.split(256)])
         starts = points[averaged.topk(min(restarts, len(points)), largest=False).indices]
+        # A gradient that was observed is reason enough to believe in lower values.
+        least = -math.inf if post.rows.has_gradients else float(post.y.min()) - _BEYOND
+        if averaged.min() < least:  # others may be more credible
+            close = averaged[raw:].clamp_min(least).topk(min(restarts, len(known)), largest=False).indices
+            starts = torch.cat([starts, known[close]])
 
         def objective(x: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
@@ -53,10 +67,11 @@ def recommend(
             return value, gradient
 
         found = minimise(objective, starts, 0.0, 1.0, max_passes=100, tolerance=1e-8)
-        best = int(found.value.argmin())
-        x = found.x[best]
-        rows = post.target_rows(x[None])
-        mu, sd = post.mean(rows)[:, 0], post.variance(rows)[:, 0].sqrt()  # (H,)
+        rows = post.target_rows(found.x)
+        mus, sds = post.mean(rows), post.variance(rows).sqrt()  # (H, starts)
+        doubt = (sds.square().mean(0) + mus.var(0, correction=0)).sqrt()
+        best = int(torch.where(found.value < least, least + _DOUBTS * doubt, found.value).argmin())
+        x, mu, sd = found.x[best], mus[:, best], sds[:, best]
         total_mean, total_sd = outcome.mixture_mean_and_sd(mu, sd)
         quantiles = {p: float(outcome.mixture_quantile(mu, sd, p)) for p in probabilities}
     return Recommendation(
