@@ -173,6 +173,15 @@ def test_a_maximiser_known_in_closed_form_is_found(method):
     assert found.cost == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize(("method", "spent"), [("sample_average", 16), ("stochastic", 20)])
+def test_with_many_rows_a_search_in_stages_takes_fewer_passes_and_the_papers_ascent_does_not(
+    method, spent, monkeypatch
+):
+    monkeypatch.setattr("takg.optim._outer._MANY_ROWS", 1)
+    found = maximise(a_bump(), BUMP_REGION, seed=1, method=method, restarts=4, raw=32, passes=20)
+    assert len(found.history) == spent
+
+
 @each_method
 def test_a_maximiser_at_a_corner_is_found_exactly(method):
     plane = Plane(a_posterior((), d=2), seed=0)

@@ -122,7 +122,7 @@ def maximise(
     if winners is not None and (winners.ndim != 2 or winners.shape[1] != region.p or winners.dtype != torch.float64):
         raise InputError(f"winners has shape {tuple(winners.shape)}, {winners.dtype}; expected (k, {region.p})")
     settings = _Settings(method, restarts, raw, passes, final_draws, in_stages, spares)
-    if in_stages:
+    if in_stages and method == "sample_average":
         settings = settings.for_rows(acquisition.post.n)
     with threads_for(acquisition.post.n):
         if q == 1:
