@@ -127,7 +127,7 @@ def _sampled(
         start = _laplace_walkers(density, len(names), n_walkers, random)
     else:
         start = _resumed_walkers(chains, n_walkers, random)
-    start = _without_stragglers(density, _made_finite(density, start), random)
+    start, height = _without_stragglers(density, *_made_finite(density, start), random)
 
     steps = steps or (_COLD_STEPS if chains is None else _warm_steps(len(density.rows)))
     sampler = emcee.EnsembleSampler(
@@ -137,7 +137,7 @@ def _sampled(
         vectorize=True,
         moves=[(emcee.moves.DEMove(), 0.7), (emcee.moves.StretchMove(), 0.3)],
     )
-    state = emcee.State(start.numpy(), random_state=random.get_state())
+    state = emcee.State(start.numpy(), log_prob=height.numpy(), random_state=random.get_state())
     last = sampler.run_mcmc(state, steps, skip_initial_state_check=True)
 
     is_lost = _are_stragglers(last.log_prob, len(names))
@@ -200,12 +200,13 @@ def _resumed_walkers(chains: Chains, n_walkers: int, random: np.random.RandomSta
     return torch.cat([old, copies + 0.05 * torch.from_numpy(random.standard_normal(copies.shape))])
 
 
-def _made_finite(density: LogDensity, walkers: Tensor) -> Tensor:
-    """Pull walkers without a density towards the prior's centre, which has one for any sound data."""
+def _made_finite(density: LogDensity, walkers: Tensor) -> tuple[Tensor, Tensor]:
+    """Pull walkers without a density towards the prior's centre, which has one for any sound data; with densities."""
     for _ in range(8):
-        is_lost = ~density(walkers).isfinite()
+        height = density(walkers)
+        is_lost = ~height.isfinite()
         if not is_lost.any():
-            return walkers
+            return walkers, height
         walkers = torch.where(is_lost[:, None], 0.5 * walkers, walkers)
     raise NumericsError(
         f"{int(is_lost.sum())} of {len(walkers)} walkers have no posterior density even near the centre of the "
@@ -224,11 +225,13 @@ def _are_stragglers(
     return log_density.max() - log_density > p / 2 + 6 * math.sqrt(p / 2)  # type: ignore[no-any-return]
 
 
-def _without_stragglers(density: LogDensity, walkers: Tensor, random: np.random.RandomState) -> Tensor:
+def _without_stragglers(
+    density: LogDensity, walkers: Tensor, height: Tensor, random: np.random.RandomState
+) -> tuple[Tensor, Tensor]:
     """Replace walkers that new data have left behind: few find back, and one absurd sample of ten spoils all."""
-    is_lost = torch.from_numpy(_are_stragglers(density(walkers).numpy(), walkers.shape[1]))
+    is_lost = torch.from_numpy(_are_stragglers(height.numpy(), walkers.shape[1]))
     if not is_lost.any():
-        return walkers
+        return walkers, height
     good = walkers[~is_lost]
     copies = good[torch.from_numpy(random.randint(len(good), size=int(is_lost.sum())))]
     walkers = walkers.clone()

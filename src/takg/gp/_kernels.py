@@ -180,7 +180,8 @@ def _data_size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
     a, b = (1 - s).clamp_min(0), (1 - s_b).clamp_min(0)
     if torch.is_grad_enabled():
         return c + a ** (1 + delta) * b ** (1 + delta)
-    return c + ((1 + delta) * (a.log() + b.log())).exp()  # a quarter of the time, but without a derivative at 0
+    # A quarter of the time, but without a derivative at 0.
+    return c + ((1 + delta) * a.log()).exp() * ((1 + delta) * b.log()).exp()
 
 
 def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:

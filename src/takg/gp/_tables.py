@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -39,17 +40,27 @@ class Tables:
 
     def lower_covariance(self, theta: Hyperparameters) -> Tensor:
         """The lower triangle, all that a factorisation reads, of the covariance of the rows with noise, (H, n, n)."""
-        from takg.gp._gather import multiply_lower  # on first use: Numba takes its time
+        from takg.gp._gather import fill_lower  # on first use: Numba takes its time
 
         n = len(self.rows)
-        K = torch.ones(theta.H, n, n, dtype=torch.float64)
-        table = profile(self.model.design_kernel, theta.lengthscale**-2 @ self._squares) * theta.signal_var[:, None]
-        multiply_lower(K.numpy(), table.numpy(), self.x.which.numpy())
-        for j, (values, which) in enumerate(self.s):
-            a, b = torch.tril_indices(len(values), len(values))
-            table = fidelity_factor(self.model, theta, j, values[a], values[b])  # (H, entries)
-            multiply_lower(K.numpy(), table.numpy(), which.numpy())
-        K += self._trend
+        K = torch.empty(theta.H, n, n, dtype=torch.float64)
+        design = profile(self.model.design_kernel, theta.lengthscale**-2 @ self._squares) * theta.signal_var[:, None]
+        factors = [
+            fidelity_factor(self.model, theta, j, values[:, None], values[None, :]).numpy()
+            for j, (values, _) in enumerate(self.s)
+        ]  # (H, k_j, k_j)
+        places = torch.stack([which for _, which in self.s]) if self.s else torch.zeros(1, n, dtype=torch.long)
+        has_slopes = bool(self.model.trend_dims)
+        fill_lower(
+            design.numpy(),
+            self.x.which.numpy(),
+            tuple(factors or [np.ones((theta.H, 1, 1))]),
+            places.numpy(),
+            0.0 if has_slopes else self.model.mean_var,
+            K.numpy(),
+        )
+        if has_slopes:
+            K += self._trend
         K.diagonal(dim1=-2, dim2=-1).add_(noise_variance(theta, self.rows))
         return K
 

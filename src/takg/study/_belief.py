@@ -222,9 +222,10 @@ def _imagined(plan: Plan, function: CostFunction) -> list[Paid]:
     d, m = plan.space.d, plan.fidelities.m
     found = []
     for i, point in enumerate(sobol_points(_IMAGINED, d + m, seed=0).tolist()):
-        x = plan.space.snapped(tuple(point[:d]))
+        config = plan.space.from_unit(point[:d])
         fidelity = plan.full if i % 2 else plan.from_s(tuple(value**3 for value in point[d:]))
-        found.append(Paid(x, plan.to_s(fidelity), float(function(plan.space.from_unit(x), plan.named(fidelity)))))
+        cost = float(function(config, plan.named(fidelity)))
+        found.append(Paid(plan.space.to_unit(config), plan.to_s(fidelity), cost))
     return found
 
 

@@ -92,9 +92,10 @@ def _nearest(plan: Plan, places: Iterable[FidelityValues], points: dict[Fidelity
     """For each wanted place of the trace the point observed that is nearest to it."""
     if not points:
         return []
-    positions = {at: plan.to_s(at) for at in points}
     chosen = []
     for place in places:
-        s = plan.to_s(place)
-        chosen.append(min(positions, key=lambda at: math.dist(positions[at], s)))
+        if place not in points:  # as a rule it is there
+            s = plan.to_s(place)
+            place = min(points, key=lambda at: math.dist(plan.to_s(at), s))
+        chosen.append(place)
     return chosen

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from takg.acquisition import Acquisition, KnowledgeGradient, TaKG, TaKGZero, TaKGZeroAsPrinted
-from takg.numerics import sobol_points
+from takg.numerics import sobol_points, threads_for
 from takg.optim import Region, Suggestion, maximise
 from takg.records import Config, FidelityValues, StudyState, TrialState
 from takg.study._belief import Belief, Memory, rows_to_come
@@ -87,7 +87,8 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
     basket = _continuable(plan, state)
     chosen: list[Proposal] = []
     dropped: list[tuple[int, str]] = []
-    acquisition = _acquisition(plan, state, belief, seed)
+    with threads_for(belief.posterior.n):
+        acquisition = _acquisition(plan, state, belief, seed)
     region = _region(plan)
     winners = belief.memory.winners
     while len(chosen) < n:
