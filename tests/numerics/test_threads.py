@@ -97,7 +97,6 @@ def test_who_has_them_count_as_0_anyway_keeps_it_so() -> None:
         torch.set_flush_denormal(False)
 
 
-
 def test_the_allocator_is_asked_once_to_keep_what_is_freed(library: Library) -> None:
     for n in (10, 20, _WORTH_THREADS):
         with threads_for(n):
