@@ -17,6 +17,7 @@ from takg.gp._rows import Rows
 from takg.numerics import minimise, threads_for
 
 _STARTS = 4
+_LARGE_QUIRKS = 3.5  # in sds of their prior
 _COLD_STEPS = 60
 _WARM_STEPS, _LEAST_STEPS = 8, 4
 _ROWS_TIMES_STEPS = 800
@@ -124,7 +125,7 @@ def _sampled(
         density = LogDensity(model=model, rows=rows[chosen], y=y[chosen])
     n_walkers = max(2 * len(names) + 2, draws + draws % 2)
     if chains is None:
-        start = _laplace_walkers(density, len(names), n_walkers, random)
+        start = _laplace_walkers(density, names, n_walkers, random)
     else:
         start = _resumed_walkers(chains, n_walkers, random)
     start, height = _without_stragglers(density, *_made_finite(density, start), random)
@@ -163,10 +164,15 @@ def _warm_steps(n: int) -> int:
     return max(_LEAST_STEPS, min(_WARM_STEPS, _ROWS_TIMES_STEPS // n))
 
 
-def _laplace_walkers(density: LogDensity, p: int, n_walkers: int, random: np.random.RandomState) -> Tensor:
+def _laplace_walkers(
+    density: LogDensity, names: tuple[str, ...], n_walkers: int, random: np.random.RandomState
+) -> Tensor:
     """Walkers from the normal approximation at the best mode found from a few prior draws."""
+    p = len(names)
     starts = torch.from_numpy(random.standard_normal((_STARTS, p))) * 0.7
     starts[0] = 0.0
+    if "quirk_var" in names:  # small ones have no slope that would lead to large ones
+        starts[1::2, names.index("quirk_var")] = _LARGE_QUIRKS
     modes = minimise(
         lambda z, _: density.negative_with_gradient(z),
         starts,

@@ -12,7 +12,7 @@ _compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 @_compiled
 def fill_lower(design, which, factors, places, constant, K):  # type: ignore[no-untyped-def]
-    """K[h, i, j] = design[h, (which[i], which[j])] prod_f factors[f][h, places[f, i], places[f, j]] + constant for j <= i.
+    """K[h, i, j] = design[h, (which[i], which[j])] times the factors of their places, + constant, for j <= i.
 
     Above that 0. The design's table is symmetric, those of the factors, of which there has to be one, are square.
     """

@@ -36,7 +36,18 @@ def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor
         K = K * fidelity_covariance(model, theta, a.s, b.s)
     if model.mean_var or model.trend_dims:
         K = K + trend_covariance(model, a, b)
+    # At the target there is nothing of them, but a slope.
+    is_constant = not (a.s.requires_grad or b.s.requires_grad)
+    if theta.quirk_var is not None and not (is_constant and ((a.s == 1).all() or (b.s == 1).all())):
+        is_same = (a.x[..., :, None, :] == b.x[..., None, :, :]).all(-1) & (a.part == 0)[:, None] & (b.part == 0)
+        both = distance_to_target(a.s)[..., :, None] * distance_to_target(b.s)[..., None, :]
+        K = K + _lift(theta.quirk_var, K) * (is_same * both)
     return K
+
+
+def distance_to_target(s: Tensor) -> Tensor:
+    """What a design's quirk is multiplied by, 1 - prod s: (..., m) -> (...,)."""
+    return 1 - s.prod(-1)
 
 
 def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -52,7 +63,10 @@ def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
         variance = variance * _FIDELITY_FACTORS[kind](s, s, *(_lift(p, variance) for p in theta.fidelity[j]))
     for k in model.trend_dims:
         variance = variance + model.slope_var * _trend_basis(rows, k) ** 2
-    return variance + model.mean_var * (rows.part == 0).to(variance.dtype)
+    is_value = (rows.part == 0).to(variance.dtype)
+    if theta.quirk_var is not None:
+        variance = variance + _lift(theta.quirk_var, variance) * distance_to_target(rows.s) ** 2 * is_value
+    return variance + model.mean_var * is_value
 
 
 def noise_variance(theta: Hyperparameters, rows: Rows) -> Tensor:

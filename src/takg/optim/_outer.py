@@ -38,8 +38,9 @@ _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stoc
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
 Source = tuple[int | None, ...]
-Snap = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(q, d), (q, l, m) -> what can really be run next to it: (k, q, d), (k, q, l, m)."""
+Snap = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""x (q, d), S (q, l, m) and where runs stand (q, m), NaN for new ones, to what can really be run next to it:
+(k, q, d), (k, q, l, m)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +82,8 @@ def maximise(
     basket: Sequence[tuple[Tensor, Tensor]] = (),
     q: int = 1,
     method: str = "sample_average",
-    restarts: int = 32,
-    raw: int = 384,
+    restarts: int = 24,
+    raw: int = 288,
     passes: int = 24,
     winners: Tensor | None = None,
     snap: Snap | None = None,
@@ -141,7 +142,7 @@ class _Settings(NamedTuple):
 
     def for_rows(self, n: int) -> "_Settings":
         """Less effort where each look takes long."""
-        effort = min(1.0, _MANY_ROWS / n) ** 0.7
+        effort = min(1.0, _MANY_ROWS / n)
         return self._replace(
             restarts=math.ceil(effort * self.restarts),
             raw=math.ceil(effort * self.raw),
@@ -476,7 +477,7 @@ def _snapped(
 
 def _possible(acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
     """What can be run next to (x, S), the nearest first; runs to be continued keep their x and do go on."""
-    xs, Ss = snap(x, S)
+    xs, Ss = snap(x, S, runs.s)
     if xs.ndim != 3 or Ss.ndim != 4 or len(xs) == 0 or xs.shape[1:] != x.shape or Ss.shape != (len(xs), *S.shape):
         raise InputError(
             f"snap returned shapes {tuple(xs.shape)} and {tuple(Ss.shape)}; expected k >= 1 neighbours, "

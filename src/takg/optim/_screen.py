@@ -20,7 +20,7 @@ from takg.optim._region import Region, Runs
 _BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and from promising places, in length scales
 _SHARE_KNOWN, _SHARE_LOW = 0.4, 0.4  # of the raw points that are beside known x and beside promising places
 _LOWEST = 48  # known x that are worth a look beside them, by their mean
-_PLACES, _POOL = 12, 256  # promising places, out of how many points of either kind
+_PLACES, _POOL = 12, 256  # promising places, out of at most how many points of either kind
 _SDS = 2.0  # a place is as promising as its mean less this many sds is low
 _ROUNDS, _PARENTS = 2, 32  # of mutants
 _MOVING = 0.7  # share of the variables in which a mutant differs
@@ -119,7 +119,7 @@ def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, 
     known = _known(acquisition)
     mean = folded_target_mean(post)
     known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
-    places = _promising(acquisition, post, mean, known, seed)
+    places = _promising(acquisition, post, mean, known, min(_POOL, count), seed)
     known = known[:_LOWEST]
     by_known, by_places = int(_SHARE_KNOWN * count), int(_SHARE_LOW * count)
     return torch.cat(
@@ -131,10 +131,12 @@ def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, 
     )
 
 
-def _promising(acquisition: Acquisition, post: Posterior, mean: FoldedMean, known: Tensor, seed: int) -> Tensor:
+def _promising(
+    acquisition: Acquisition, post: Posterior, mean: FoldedMean, known: Tensor, count: int, seed: int
+) -> Tensor:
     """Places apart from each other where the target may well be low, (k, d)."""
     low = acquisition.simulator.minimisers[:, 0].unique(dim=0)
-    pool = torch.cat([low, known[:_POOL], sobol_points(_POOL, post.model.d, seed=seed + 3)])
+    pool = torch.cat([low, known[:count], sobol_points(count, post.model.d, seed=seed + 3)])
     bound = torch.cat([_lower_bound(post, mean, part) for part in pool.split(_AT_ONCE)])
     return pool[_apart(-bound, pool / _lengthscale(acquisition), _PLACES, (_FAR, 0.0))]
 

@@ -184,7 +184,7 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
     rows = value_rows(
         _tensor([row.x for row in data], plan.space.d), _tensor([row.s for row in data], plan.fidelities.m)
     )
-    model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels)
+    model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels, has_quirks=plan.fidelities.m > 0)
     if memory.chains is not None and memory.chains.names != tuple(model.priors):  # of another version's model
         memory = dataclasses.replace(memory, chains=None)
     if plan.options.warp == "log" and len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.scale_rows):
