@@ -91,7 +91,7 @@ def test_the_variance_of_quirks_is_the_last_hyperparameter(gradients):
     assert tuple(erratic.priors) == (*plain.priors, "quirk_var")
     z = torch.randn(5, len(erratic.priors), generator=generator(1), dtype=torch.float64)
     theta, known = erratic.unpack(z), plain.unpack(z[:, :-1])
-    torch.testing.assert_close(theta.quirk_var, 1e-4 * (2.5 * z[:, -1]).exp(), rtol=1e-13, atol=0)
+    torch.testing.assert_close(theta.quirk_var, 1e-6 * (3.5 * z[:, -1]).exp(), rtol=1e-13, atol=0)
     assert known.quirk_var is None
     for name in ("signal_var", "lengthscale", "noise_var", "gradient_noise_var"):
         assert torch.equal(getattr(theta, name), getattr(known, name))
@@ -532,7 +532,7 @@ PRIORS = {
     "size": [(1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7)],
     "curve": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7)],
 }
-SIGNAL_VAR, NOISE_VAR, GRADIENT_NOISE_VAR, QUIRK_VAR = (1.0, 1.0), (1e-4, 2.5), (1e-3, 2.5), (1e-4, 2.5)
+SIGNAL_VAR, NOISE_VAR, GRADIENT_NOISE_VAR, QUIRK_VAR = (1.0, 1.0), (1e-4, 2.5), (1e-3, 2.5), (1e-6, 3.5)
 NOISE_FLOOR = 1e-6
 ERRATIC = {
     "curve": Model(d=1, fidelity_kernels=("curve",), mean_var=0.9, has_quirks=True),
@@ -567,7 +567,7 @@ def some_z(model: Model, rng: np.random.Generator, count: int) -> np.ndarray:
     p = 3 + model.d + sum(len(PRIORS[kind]) for kind in model.fidelity_kernels) + model.has_gradients
     z = rng.uniform(-1.3, 1.3, (count, p))
     z[:, -2 - model.has_gradients : -1] = rng.uniform(0.4, 2.1, (count, 1 + model.has_gradients))
-    z[:, -1] = rng.uniform(1.8, 3.4, count)
+    z[:, -1] = rng.uniform(2.6, 3.75, count)
     return z
 
 
