@@ -119,7 +119,7 @@ def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, 
     known = _known(acquisition)
     mean = folded_target_mean(post)
     known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
-    places = _promising(acquisition, post, mean, known, min(_POOL, count), seed)
+    places = _promising(acquisition, post, mean, known, min(_POOL, 2 * count), seed)
     known = known[:_LOWEST]
     by_known, by_places = int(_SHARE_KNOWN * count), int(_SHARE_LOW * count)
     return torch.cat(
