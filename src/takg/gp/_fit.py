@@ -75,7 +75,7 @@ def fit(
     draws: int = 10,
     chains: Chains | None = None,
     steps: int | None = None,
-    most_rows: int = 400,
+    most_rows: int = 320,
 ) -> Fit:
     """Sample the hyperparameters given the data and condition on the data under each sample.
 

@@ -28,7 +28,7 @@ from takg.gp import (
 from takg.numerics import sobol_points
 from takg.optim import Recommendation, recommend
 from takg.records import Config, StudyState
-from takg.study._data import CostFunction, Paid, Point, Row, observed, paid
+from takg.study._data import CostFunction, Paid, Point, Row, designs, observed, paid
 from takg.study._plan import Plan
 
 _IMAGINED = 32  # places where a cost that is given as a function is looked at, for a smooth cost to be fitted
@@ -154,7 +154,8 @@ def learn(
     plan: Plan, state: StudyState, memory: Memory, *, seed: int, cost_function: CostFunction | None = None
 ) -> Belief | None:
     """Fit both models; None while there is nothing to fit them to."""
-    rows, costs = observed(plan, state), paid(plan, state)
+    xs = designs(plan, state)
+    rows, costs = observed(plan, state, xs), paid(plan, state, xs)
     if not any(math.isfinite(row.y) for row in rows):
         return None
     outcome, fitted, memory = _fit_value(plan, rows, memory, seed)
