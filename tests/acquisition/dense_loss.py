@@ -45,41 +45,21 @@ def some_theta(model, gen, *, H=2):
         ),
         noise_var=uniform(gen, H, low=0.02, high=0.2),
         gradient_noise_var=uniform(gen, H, low=0.3, high=0.7),
-        quirk_var=uniform(gen, H, low=0.3, high=1.6) if model.has_quirks else None,
     )
 
 
 def a_posterior(
-    mix=("freeze_thaw",),
-    *,
-    d=1,
-    design="squared_exponential",
-    H=2,
-    n=6,
-    seed=0,
-    gradients=False,
-    data_gradients=False,
-    quirks=False,
+    mix=("freeze_thaw",), *, d=1, design="squared_exponential", H=2, n=6, seed=0, gradients=False, data_gradients=False
 ):
-    """n rows in general position; values and derivatives mixed with `data_gradients`, one of each at least.
-
-    With `quirks` the second half of the rows is at the x of the first.
-    """
+    """n rows in general position; values and derivatives mixed with `data_gradients`, one of each at least."""
     model = Model(
-        d=d,
-        fidelity_kernels=mix,
-        design_kernel=design,
-        has_gradients=gradients or data_gradients,
-        mean_var=0.6,
-        has_quirks=quirks,
+        d=d, fidelity_kernels=mix, design_kernel=design, has_gradients=gradients or data_gradients, mean_var=0.6
     )
     gen = generator(seed)
     part = torch.arange(n) % (d + 1) if data_gradients else torch.zeros(n, dtype=torch.long)
     rows = Rows(
         x=uniform(gen, n, d), s=uniform(gen, n, model.m), part=part, noise_scale=uniform(gen, n, low=0.4, high=1.7)
     )
-    if quirks:
-        rows.x[n // 2 :] = rows.x[: n - n // 2]
     y = 1.3 * torch.randn(n, generator=gen, dtype=torch.float64)
     return condition(model, some_theta(model, gen, H=H), rows, y)
 
@@ -134,7 +114,6 @@ class Dense:
         self.fidelity = [[parameter[h].item() for parameter in parameters] for parameters in theta.fidelity]
         self.noise_var = theta.noise_var[h].item()
         self.gradient_noise_var = theta.gradient_noise_var[h].item()
-        self.quirk_var = 0.0 if theta.quirk_var is None else theta.quirk_var[h].item()
         self.data, self.y = points_of(post.rows), post.y.numpy()
         self.inverse = np.linalg.inv(self.prior(self.data, self.data) + self.noise(self.data))
 
@@ -168,9 +147,7 @@ class Dense:
                 factor, doubt = np.exp(-((s - t) ** 2) / (2 * self.fidelity[j][0] ** 2)), []
             amount, reach = doubt or (0.0, 1.0)
             k = k * (factor + amount * np.exp(-((s - t) ** 2) / (2 * reach**2)))
-        is_same = (a.x[:, None, :] == b.x[None, :, :]).all(-1)
-        quirk = self.quirk_var * is_same * (1 - a.s.prod(-1))[:, None] * (1 - b.s.prod(-1))[None, :]
-        return k + (self.model.mean_var + quirk) * (~is_a & ~is_b)
+        return k + self.model.mean_var * (~is_a & ~is_b)
 
     def noise(self, points):
         return np.diag(np.where(points.part == 0, self.noise_var, self.gradient_noise_var) * points.noise_scale)

@@ -28,7 +28,6 @@ class Sample:
     fidelity: tuple[tuple[float, ...], ...]
     noise_var: float
     gradient_noise_var: float
-    quirk_var: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ def samples_of(theta):
             tuple(tuple(float(p[h]) for p in parameters) for parameters in theta.fidelity),
             float(theta.noise_var[h]),
             float(theta.gradient_noise_var[h]),
-            0.0 if theta.quirk_var is None else float(theta.quirk_var[h]),
         )
         for h in range(len(theta.signal_var))
     ]
@@ -96,7 +94,7 @@ def value(model, p, x, s, y, t):
     for j, kind in enumerate(model.fidelity_kernels):
         k = k * fidelity_factor(kind, s[..., j], t[..., j], p.fidelity[j])
     trend = model.mean_var + sum(model.slope_var * x[..., k] * y[..., k] for k in model.trend_dims)
-    return k + trend + np.where((x == y).all(-1), p.quirk_var * (1 - s.prod(-1)) * (1 - t.prod(-1)), 0.0)
+    return k + trend
 
 
 def design_entry(kind, lengthscale, a, b):
@@ -127,10 +125,7 @@ def entry(model, p, a, b):
             return np.array([model.mean_var**0.5, *(model.slope_var**0.5 * row.x[k] for k in model.trend_dims)])
         return np.array([0.0, *(model.slope_var**0.5 * (row.part == k + 1) for k in model.trend_dims)])
 
-    k += basis(a) @ basis(b)
-    if a.part == 0 and b.part == 0 and all(a.x == b.x):
-        k += p.quirk_var * (1 - np.prod(a.s)) * (1 - np.prod(b.s))
-    return k
+    return k + basis(a) @ basis(b)
 
 
 def covariance(model, p, a, b):
@@ -173,7 +168,6 @@ def some_theta(model, gen, *, H=3):
         ),
         noise_var=uniform(gen, H, low=0.02, high=0.2),
         gradient_noise_var=uniform(gen, H, low=0.3, high=0.7),
-        quirk_var=uniform(gen, H, low=0.3, high=1.6) if model.has_quirks else None,
     )
 
 

@@ -36,18 +36,7 @@ def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor
         K = K * fidelity_covariance(model, theta, a.s, b.s)
     if model.mean_var or model.trend_dims:
         K = K + trend_covariance(model, a, b)
-    # At the target there is nothing of them, but a slope.
-    is_constant = not (a.s.requires_grad or b.s.requires_grad)
-    if theta.quirk_var is not None and not (is_constant and ((a.s == 1).all() or (b.s == 1).all())):
-        is_same = (a.x[..., :, None, :] == b.x[..., None, :, :]).all(-1) & (a.part == 0)[:, None] & (b.part == 0)
-        both = distance_to_target(a.s)[..., :, None] * distance_to_target(b.s)[..., None, :]
-        K = K + _lift(theta.quirk_var, K) * (is_same * both)
     return K
-
-
-def distance_to_target(s: Tensor) -> Tensor:
-    """What a design's quirk is multiplied by, 1 - prod s: (..., m) -> (...,)."""
-    return 1 - s.prod(-1)
 
 
 def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -63,10 +52,7 @@ def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
         variance = variance * _FIDELITY_FACTORS[kind](s, s, *(_lift(p, variance) for p in theta.fidelity[j]))
     for k in model.trend_dims:
         variance = variance + model.slope_var * _trend_basis(rows, k) ** 2
-    is_value = (rows.part == 0).to(variance.dtype)
-    if theta.quirk_var is not None:
-        variance = variance + _lift(theta.quirk_var, variance) * distance_to_target(rows.s) ** 2 * is_value
-    return variance + model.mean_var * is_value
+    return variance + model.mean_var * (rows.part == 0).to(variance.dtype)
 
 
 def noise_variance(theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -194,8 +180,7 @@ def _data_size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
     a, b = (1 - s).clamp_min(0), (1 - s_b).clamp_min(0)
     if torch.is_grad_enabled():
         return c + a ** (1 + delta) * b ** (1 + delta)
-    # A quarter of the time, but without a derivative at 0.
-    return c + ((1 + delta) * a.log()).exp() * ((1 + delta) * b.log()).exp()
+    return c + ((1 + delta) * (a.log() + b.log())).exp()  # a quarter of the time, but without a derivative at 0
 
 
 def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:

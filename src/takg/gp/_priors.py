@@ -20,7 +20,6 @@ SIGNAL_VAR = LogNormal(1.0, 1.0)
 NOISE_FLOOR = 1e-6
 NOISE_VAR = LogNormal(1e-4, 2.5)
 GRADIENT_NOISE_VAR = LogNormal(1e-3, 2.5)
-QUIRK_VAR = LogNormal(1e-6, 3.5)
 
 _FREEZE_THAW = {"w": LogNormal(1.0, 1.0), "beta": LogNormal(1.0, 1.0), "alpha": LogNormal(1.0, 0.7)}
 _DATA_SIZE = {"c": LogNormal(1.0, 1.0), "delta": LogNormal(1.0, 0.7)}

@@ -24,7 +24,7 @@ METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 # From so many rows on a look takes its time, places to look at get fewer, and the samples of the hyperparameters differ
 # so little that a few serve a first look, and a few more an ascent.
-_MANY_ROWS, _FEWEST_SAMPLES, _SOME_SAMPLES, _FEWEST_PASSES = 500, 3, 4, 12
+_MANY_ROWS, _FEWEST_SAMPLES, _FEWEST_PASSES = 500, 3, 16
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
 _HILLS, _CLIMBERS, _LAST = 12, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
@@ -38,9 +38,8 @@ _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stoc
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
 Source = tuple[int | None, ...]
-Snap = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""x (q, d), S (q, l, m) and where runs stand (q, m), NaN for new ones, to what can really be run next to it:
-(k, q, d), (k, q, l, m)."""
+Snap = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(q, d), (q, l, m) -> what can really be run next to it: (k, q, d), (k, q, l, m)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +81,8 @@ def maximise(
     basket: Sequence[tuple[Tensor, Tensor]] = (),
     q: int = 1,
     method: str = "sample_average",
-    restarts: int = 24,
-    raw: int = 288,
+    restarts: int = 32,
+    raw: int = 384,
     passes: int = 24,
     winners: Tensor | None = None,
     snap: Snap | None = None,
@@ -142,7 +141,7 @@ class _Settings(NamedTuple):
 
     def for_rows(self, n: int) -> "_Settings":
         """Less effort where each look takes long."""
-        effort = min(1.0, _MANY_ROWS / n)
+        effort = min(1.0, _MANY_ROWS / n) ** 0.7
         return self._replace(
             restarts=math.ceil(effort * self.restarts),
             raw=math.ceil(effort * self.raw),
@@ -260,7 +259,7 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
     rough, fine = int(_SHARE_ROUGH * passes), int(_SHARE_FINE * passes)
     if acquisition.post.n > _MANY_ROWS:
         simulator = acquisition.simulator
-        samples = min(_SOME_SAMPLES, acquisition.post.theta.H)
+        samples = min(_ROUGH_SAMPLES, acquisition.post.theta.H)
         acquisition = acquisition.thinned(samples, draws=simulator.draws, polish=simulator.polish)
     z = starts.clone()
     is_converged = torch.zeros(len(z), dtype=torch.bool)
@@ -477,7 +476,7 @@ def _snapped(
 
 def _possible(acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
     """What can be run next to (x, S), the nearest first; runs to be continued keep their x and do go on."""
-    xs, Ss = snap(x, S, runs.s)
+    xs, Ss = snap(x, S)
     if xs.ndim != 3 or Ss.ndim != 4 or len(xs) == 0 or xs.shape[1:] != x.shape or Ss.shape != (len(xs), *S.shape):
         raise InputError(
             f"snap returned shapes {tuple(xs.shape)} and {tuple(Ss.shape)}; expected k >= 1 neighbours, "

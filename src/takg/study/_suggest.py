@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from takg.acquisition import Acquisition, KnowledgeGradient, TaKG, TaKGZero, TaKGZeroAsPrinted
-from takg.numerics import sobol_points, threads_for
+from takg.numerics import sobol_points
 from takg.optim import Region, Suggestion, maximise
 from takg.records import Config, FidelityValues, StudyState, TrialState
 from takg.study._belief import Belief, Memory, rows_to_come
@@ -88,8 +87,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
     basket = _continuable(plan, state)
     chosen: list[Proposal] = []
     dropped: list[tuple[int, str]] = []
-    with threads_for(belief.posterior.n):
-        acquisition = _acquisition(plan, state, belief, seed)
+    acquisition = _acquisition(plan, state, belief, seed)
     region = _region(plan)
     winners = belief.memory.winners
     while len(chosen) < n:
@@ -105,7 +103,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
             spares=0 if is_joint else min(_HILLS, n - first) - 1,
             basket=[(_vector(plan.space.to_unit(trial.config)), _vector(plan.to_s(at))) for trial, at in basket],
             winners=torch.tensor(winners, dtype=torch.float64) if winners else None,
-            snap=functools.partial(_runnable, plan),
+            snap=functools.partial(_runnable, plan, _starts(plan, basket)),
         )
         winners = tuple(tuple(row) for row in found.winners.tolist())
         all_found = (found, *found.runners_up)
@@ -220,11 +218,16 @@ def _part_of_the_way(plan: Plan, s: Point, share: float) -> FidelityValues:
     return plan.from_s(tuple(value * share if j in plan.fidelities.trace_dims else value for j, value in enumerate(s)))
 
 
-def _runnable(plan: Plan, x: Tensor, S: Tensor, s_from: Tensor) -> tuple[Tensor, Tensor]:
+def _starts(plan: Plan, basket: Sequence[tuple[TrialState, FidelityValues]]) -> dict[Point, Point]:
+    """Where the runs of the basket stand, by their x."""
+    return {plan.space.to_unit(trial.config): plan.to_s(at) for trial, at in basket}
+
+
+def _runnable(plan: Plan, starts: dict[Point, Point], x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """What can be run next to q evaluations: whole epochs, whole sizes, categories; one member varied at a time."""
     members = []
-    for point, kept, at in zip(x.tolist(), S.tolist(), s_from.tolist(), strict=True):
-        start = tuple(at) if at and not any(map(math.isnan, at)) else None
+    for point, kept in zip(x.tolist(), S.tolist(), strict=True):
+        start = starts.get(tuple(point))
         places = [tuple(point)] if start else plan.space.neighbours(tuple(point), limit=_NEAR_X)
         members.append(list(itertools.product(places, _runnable_fidelities(plan, kept, start))))
     nearest = [options[0] for options in members]
