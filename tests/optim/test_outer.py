@@ -445,7 +445,7 @@ def test_a_neighbour_that_would_change_the_data_of_a_continued_run_is_not_taken(
     acquisition = TaKGZero(post, cost=lambda x, s: 9 + a_dear_start(x, s), trace_dims=(1,), seed=0)
     region = Region(d=1, m=2, trace_dims=(1,), retained=3, s_min=(0.6, 0.6))
 
-    def snap(x, S):
+    def snap(x, S, s_from):
         more = S[None].clone()
         more[..., 0] = 0.5
         return x[None], more
@@ -568,7 +568,7 @@ def test_what_is_suggested_can_be_run_and_is_the_best_of_its_neighbours(q):
     acquisition = an_acquisition(post)
     seen = []
 
-    def snap(x, S):
+    def snap(x, S, s_from):
         seen.append(whole_steps(x, S))
         return seen[-1]
 
@@ -576,7 +576,9 @@ def test_what_is_suggested_can_be_run_and_is_the_best_of_its_neighbours(q):
     choices = {"seed": 0, "q": q, "final_draws": 512} | QUICK
     found = maximise(acquisition, region, snap=snap, **choices)
     ((xs, Ss),) = seen
-    again = maximise(acquisition, region, snap=lambda x, S: tuple(one.flip(0) for one in whole_steps(x, S)), **choices)
+    again = maximise(
+        acquisition, region, snap=lambda x, S, s_from: tuple(one.flip(0) for one in whole_steps(x, S)), **choices
+    )
     assert torch.equal(found.x, again.x)
     assert torch.equal(found.S, again.S)
     assert any(torch.equal(found.x, x) and torch.equal(found.S, S) for x, S in zip(xs, Ss, strict=True))
@@ -594,7 +596,7 @@ def test_a_run_goes_on_by_a_whole_step_at_least(several_runs):
     post, _ = several_runs
     run = tensor([0.77]), tensor([0.6])
 
-    def snap(x, S):
+    def snap(x, S, s_from):
         steps = torch.stack([(S * EPOCHS).floor() + k for k in (-1, 0, 1, 2)]).clamp(1, EPOCHS) / EPOCHS
         return x.expand(4, -1, -1), steps
 
@@ -608,7 +610,7 @@ def test_a_run_goes_on_by_a_whole_step_at_least(several_runs):
 def test_neighbours_that_a_run_cannot_go_on_to_are_an_error(several_runs):
     post, basket = several_runs
     acquisition = an_acquisition(post, cost=a_dear_start)
-    for snap in (lambda x, S: (x[None], 0 * S[None]), lambda x, S: (1 - x[None], S[None])):
+    for snap in (lambda x, S, s_from: (x[None], 0 * S[None]), lambda x, S, s_from: (1 - x[None], S[None])):
         with pytest.raises(InputError, match="snap returned 1 neighbours"):
             maximise(acquisition, TRACE, seed=0, basket=basket, snap=snap, **QUICK)
 
@@ -616,12 +618,12 @@ def test_neighbours_that_a_run_cannot_go_on_to_are_an_error(several_runs):
 @pytest.mark.parametrize(
     "snap",
     [
-        lambda x, S: (x, S),
-        lambda x, S: (x[None], S),
-        lambda x, S: (x[None][:0], S[None][:0]),
-        lambda x, S: (x[None].repeat(2, 1, 1), S[None]),
-        lambda x, S: (x[None].repeat(1, 2, 1), S[None].repeat(1, 2, 1, 1)),
-        lambda x, S: (x[None], S[None][..., :1, :]),
+        lambda x, S, s_from: (x, S),
+        lambda x, S, s_from: (x[None], S),
+        lambda x, S, s_from: (x[None][:0], S[None][:0]),
+        lambda x, S, s_from: (x[None].repeat(2, 1, 1), S[None]),
+        lambda x, S, s_from: (x[None].repeat(1, 2, 1), S[None].repeat(1, 2, 1, 1)),
+        lambda x, S, s_from: (x[None], S[None][..., :1, :]),
     ],
 )
 def test_neighbours_of_a_wrong_shape_are_an_error(snap):
@@ -657,7 +659,7 @@ def test_the_number_of_threads_is_restored_even_after_an_error():
         maximise(acquisition, TRACE, seed=0, restarts=2, raw=8, passes=2)
         assert torch.get_num_threads() == 2
         with pytest.raises(InputError, match="snap"):
-            maximise(acquisition, TRACE, seed=0, restarts=2, raw=8, passes=2, snap=lambda x, S: (x, S))
+            maximise(acquisition, TRACE, seed=0, restarts=2, raw=8, passes=2, snap=lambda x, S, s_from: (x, S))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
@@ -689,7 +691,7 @@ def test_the_standard_error_is_the_spread_of_the_value_over_seeds():
     acquisition = an_acquisition(post, method="monte_carlo")
     fixed = tensor([[[0.75]]]), tensor([[[[0.3], [0.6]]]])
     found = [
-        maximise(acquisition, TRACE, seed=100 * k, restarts=1, raw=1, passes=1, snap=lambda x, S: fixed)
+        maximise(acquisition, TRACE, seed=100 * k, restarts=1, raw=1, passes=1, snap=lambda x, S, s_from: fixed)
         for k in range(40)
     ]
     spread = np.std([one.value for one in found])

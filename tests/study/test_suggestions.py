@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small import EPOCHS, reloaded, small_study
 from trainings import loss
 
@@ -82,3 +83,19 @@ def test_many_at_once_are_the_hills_of_few_searches(tmp_path: Path, monkeypatch:
     assert len({one.config["x"] for one in evaluations if not one.resumed}) > 1
     continued = [one.trial for one in evaluations if one.resumed]
     assert len(set(continued)) == len(continued)
+
+
+def test_two_runs_of_one_configuration_go_on_each_from_where_it_stands(tmp_path: Path) -> None:
+    """They differ in a fidelity without a trace; taken for each other, one seemed to be beyond its target already."""
+    data = takg.Fidelity(0.01, 1.0, trace=False)
+    plan = small_study(tmp_path, {"data": data, **EPOCHS}, space=SPACE, seed=1).plan
+    x = torch.tensor([[0.5]], dtype=torch.float64)
+    short, long = torch.tensor([[0.25, 0.1]], dtype=torch.float64), torch.tensor([[0.5, 0.8]], dtype=torch.float64)
+    for start in (short, long, torch.full_like(short, torch.nan)):
+        goal = (start + torch.tensor([0.0, 0.1], dtype=torch.float64)).nan_to_num(0.3)
+        xs, Ss = _suggest._runnable(plan, x, goal[:, None, :], start)
+        assert len(xs) == len(Ss) > 0
+        assert torch.equal(xs, x.expand_as(xs))
+        if not start.isnan().any():
+            assert (Ss[..., 0] == start[:, 0]).all()
+            assert (Ss[..., 1] > start[:, 1]).all()

@@ -38,8 +38,9 @@ _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stoc
 
 Basket = tuple[tuple[Tensor, Tensor], ...]
 Source = tuple[int | None, ...]
-Snap = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(q, d), (q, l, m) -> what can really be run next to it: (k, q, d), (k, q, l, m)."""
+Snap = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""x (q, d), S (q, l, m) and where runs stand (q, m), NaN for new ones, to what can really be run next to it:
+(k, q, d), (k, q, l, m)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -476,7 +477,7 @@ def _snapped(
 
 def _possible(acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
     """What can be run next to (x, S), the nearest first; runs to be continued keep their x and do go on."""
-    xs, Ss = snap(x, S)
+    xs, Ss = snap(x, S, runs.s)
     if xs.ndim != 3 or Ss.ndim != 4 or len(xs) == 0 or xs.shape[1:] != x.shape or Ss.shape != (len(xs), *S.shape):
         raise InputError(
             f"snap returned shapes {tuple(xs.shape)} and {tuple(Ss.shape)}; expected k >= 1 neighbours, "

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
             spares=0 if is_joint else min(_HILLS, n - first) - 1,
             basket=[(_vector(plan.space.to_unit(trial.config)), _vector(plan.to_s(at))) for trial, at in basket],
             winners=torch.tensor(winners, dtype=torch.float64) if winners else None,
-            snap=functools.partial(_runnable, plan, _starts(plan, basket)),
+            snap=functools.partial(_runnable, plan),
         )
         winners = tuple(tuple(row) for row in found.winners.tolist())
         all_found = (found, *found.runners_up)
@@ -218,16 +219,11 @@ def _part_of_the_way(plan: Plan, s: Point, share: float) -> FidelityValues:
     return plan.from_s(tuple(value * share if j in plan.fidelities.trace_dims else value for j, value in enumerate(s)))
 
 
-def _starts(plan: Plan, basket: Sequence[tuple[TrialState, FidelityValues]]) -> dict[Point, Point]:
-    """Where the runs of the basket stand, by their x."""
-    return {plan.space.to_unit(trial.config): plan.to_s(at) for trial, at in basket}
-
-
-def _runnable(plan: Plan, starts: dict[Point, Point], x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+def _runnable(plan: Plan, x: Tensor, S: Tensor, s_from: Tensor) -> tuple[Tensor, Tensor]:
     """What can be run next to q evaluations: whole epochs, whole sizes, categories; one member varied at a time."""
     members = []
-    for point, kept in zip(x.tolist(), S.tolist(), strict=True):
-        start = starts.get(tuple(point))
+    for point, kept, at in zip(x.tolist(), S.tolist(), s_from.tolist(), strict=True):
+        start = tuple(at) if at and not any(map(math.isnan, at)) else None
         places = [tuple(point)] if start else plan.space.neighbours(tuple(point), limit=_NEAR_X)
         members.append(list(itertools.product(places, _runnable_fidelities(plan, kept, start))))
     nearest = [options[0] for options in members]
