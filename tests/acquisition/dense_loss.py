@@ -15,7 +15,7 @@ from scipy.stats import qmc
 
 from takg.gp import Hyperparameters, Model, Rows, condition
 
-N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 5, "size": 4}
+N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 6, "size": 5}
 DESIGNS = ("squared_exponential", "matern52")
 
 
@@ -45,21 +45,41 @@ def some_theta(model, gen, *, H=2):
         ),
         noise_var=uniform(gen, H, low=0.02, high=0.2),
         gradient_noise_var=uniform(gen, H, low=0.3, high=0.7),
+        quirk_var=uniform(gen, H, low=0.3, high=1.6) if model.has_quirks else None,
     )
 
 
 def a_posterior(
-    mix=("freeze_thaw",), *, d=1, design="squared_exponential", H=2, n=6, seed=0, gradients=False, data_gradients=False
+    mix=("freeze_thaw",),
+    *,
+    d=1,
+    design="squared_exponential",
+    H=2,
+    n=6,
+    seed=0,
+    gradients=False,
+    data_gradients=False,
+    quirks=False,
 ):
-    """n rows in general position; values and derivatives mixed with `data_gradients`, one of each at least."""
+    """n rows in general position; values and derivatives mixed with `data_gradients`, one of each at least.
+
+    With `quirks` the second half of the rows is at the x of the first.
+    """
     model = Model(
-        d=d, fidelity_kernels=mix, design_kernel=design, has_gradients=gradients or data_gradients, mean_var=0.6
+        d=d,
+        fidelity_kernels=mix,
+        design_kernel=design,
+        has_gradients=gradients or data_gradients,
+        mean_var=0.6,
+        has_quirks=quirks,
     )
     gen = generator(seed)
     part = torch.arange(n) % (d + 1) if data_gradients else torch.zeros(n, dtype=torch.long)
     rows = Rows(
         x=uniform(gen, n, d), s=uniform(gen, n, model.m), part=part, noise_scale=uniform(gen, n, low=0.4, high=1.7)
     )
+    if quirks:
+        rows.x[n // 2 :] = rows.x[: n - n // 2]
     y = 1.3 * torch.randn(n, generator=gen, dtype=torch.float64)
     return condition(model, some_theta(model, gen, H=H), rows, y)
 
@@ -114,6 +134,7 @@ class Dense:
         self.fidelity = [[parameter[h].item() for parameter in parameters] for parameters in theta.fidelity]
         self.noise_var = theta.noise_var[h].item()
         self.gradient_noise_var = theta.gradient_noise_var[h].item()
+        self.quirk_var = 0.0 if theta.quirk_var is None else theta.quirk_var[h].item()
         self.data, self.y = points_of(post.rows), post.y.numpy()
         self.inverse = np.linalg.inv(self.prior(self.data, self.data) + self.noise(self.data))
 
@@ -138,16 +159,22 @@ class Dense:
         for j, kind in enumerate(self.model.fidelity_kernels):
             s, t = a.s[:, None, j], b.s[None, :, j]
             if kind in ("freeze_thaw", "curve"):
-                w, beta, alpha, *doubt = self.fidelity[j]
+                w, beta, alpha, *others = self.fidelity[j]
                 factor = w + beta**alpha / (s + t + beta) ** alpha
             elif kind in ("data_size", "size"):
-                c, delta, *doubt = self.fidelity[j]
+                c, delta, *others = self.fidelity[j]
                 factor = c + ((1 - s) * (1 - t)) ** (1 + delta)
             else:
-                factor, doubt = np.exp(-((s - t) ** 2) / (2 * self.fidelity[j][0] ** 2)), []
-            amount, reach = doubt or (0.0, 1.0)
-            k = k * (factor + amount * np.exp(-((s - t) ** 2) / (2 * reach**2)))
-        return k + self.model.mean_var * (~is_a & ~is_b)
+                factor, others = np.exp(-((s - t) ** 2) / (2 * self.fidelity[j][0] ** 2)), []
+            if others:
+                doubt, reach, onset = others
+                factor = factor + doubt * np.exp(-((s - t) ** 2) / (2 * reach**2))
+                for one in (s, t):
+                    factor = factor * (1.001 + onset) / 1.001 / (1 + onset / (one + 0.001))
+            k = k * factor
+        is_same = (a.x[:, None, :] == b.x[None, :, :]).all(-1)
+        quirk = self.quirk_var * is_same * (1 - a.s.prod(-1))[:, None] * (1 - b.s.prod(-1))[None, :]
+        return k + (self.model.mean_var + quirk) * (~is_a & ~is_b)
 
     def noise(self, points):
         return np.diag(np.where(points.part == 0, self.noise_var, self.gradient_noise_var) * points.noise_scale)

@@ -11,7 +11,7 @@ import torch
 
 from takg.gp import Hyperparameters, Rows
 
-N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 5, "size": 4}
+N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 6, "size": 5}
 WITHOUT_DOUBT = {"curve": "freeze_thaw", "size": "data_size"}
 DESIGNS = ("squared_exponential", "matern52")
 # Every product of up to three of the plain fidelities, in every order, and some with those that have a doubt.
@@ -28,6 +28,7 @@ class Sample:
     fidelity: tuple[tuple[float, ...], ...]
     noise_var: float
     gradient_noise_var: float
+    quirk_var: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def samples_of(theta):
             tuple(tuple(float(p[h]) for p in parameters) for parameters in theta.fidelity),
             float(theta.noise_var[h]),
             float(theta.gradient_noise_var[h]),
+            0.0 if theta.quirk_var is None else float(theta.quirk_var[h]),
         )
         for h in range(len(theta.signal_var))
     ]
@@ -67,6 +69,11 @@ def member(rows, index, batch):
     )
 
 
+def share_there(s, onset):
+    """Of what designs differ by at the target."""
+    return (s + 0.001) / (s + 0.001 + onset) * (1.001 + onset) / 1.001
+
+
 def fidelity_factor(kind, s, t, parameters):
     if kind == "freeze_thaw":
         w, beta, alpha = parameters
@@ -75,8 +82,9 @@ def fidelity_factor(kind, s, t, parameters):
         c, delta = parameters
         return c + ((1 - s) * (1 - t)) ** (1 + delta)
     if kind in WITHOUT_DOUBT:
-        *known, doubt, reach = parameters
-        return fidelity_factor(WITHOUT_DOUBT[kind], s, t, known) + doubt * np.exp(-((s - t) ** 2) / (2 * reach**2))
+        *known, doubt, reach, onset = parameters
+        factor = fidelity_factor(WITHOUT_DOUBT[kind], s, t, known) + doubt * np.exp(-((s - t) ** 2) / (2 * reach**2))
+        return factor * share_there(s, onset) * share_there(t, onset)
     (lengthscale,) = parameters
     return np.exp(-((s - t) ** 2) / (2 * lengthscale**2))
 
@@ -94,7 +102,7 @@ def value(model, p, x, s, y, t):
     for j, kind in enumerate(model.fidelity_kernels):
         k = k * fidelity_factor(kind, s[..., j], t[..., j], p.fidelity[j])
     trend = model.mean_var + sum(model.slope_var * x[..., k] * y[..., k] for k in model.trend_dims)
-    return k + trend
+    return k + trend + np.where((x == y).all(-1), p.quirk_var * (1 - s.prod(-1)) * (1 - t.prod(-1)), 0.0)
 
 
 def design_entry(kind, lengthscale, a, b):
@@ -125,7 +133,10 @@ def entry(model, p, a, b):
             return np.array([model.mean_var**0.5, *(model.slope_var**0.5 * row.x[k] for k in model.trend_dims)])
         return np.array([0.0, *(model.slope_var**0.5 * (row.part == k + 1) for k in model.trend_dims)])
 
-    return k + basis(a) @ basis(b)
+    k += basis(a) @ basis(b)
+    if a.part == 0 and b.part == 0 and all(a.x == b.x):
+        k += p.quirk_var * (1 - np.prod(a.s)) * (1 - np.prod(b.s))
+    return k
 
 
 def covariance(model, p, a, b):
@@ -168,6 +179,7 @@ def some_theta(model, gen, *, H=3):
         ),
         noise_var=uniform(gen, H, low=0.02, high=0.2),
         gradient_noise_var=uniform(gen, H, low=0.3, high=0.7),
+        quirk_var=uniform(gen, H, low=0.3, high=1.6) if model.has_quirks else None,
     )
 
 

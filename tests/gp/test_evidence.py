@@ -25,14 +25,15 @@ PRIORS = {
     "s_lengthscale": (1.0, 1.0),
     "doubt": (0.3, 0.7),
     "reach": (0.7, 0.7),
+    "onset": (0.003, 2.0),
 }
 NOISE_FLOOR = 1e-6  # added to both noise variances
 PARAMETERS = {
     "freeze_thaw": ("w", "beta", "alpha"),
     "data_size": ("c", "delta"),
     "smooth": ("s_lengthscale",),
-    "curve": ("w", "beta", "alpha", "doubt", "reach"),
-    "size": ("c", "delta", "doubt", "reach"),
+    "curve": ("w", "beta", "alpha", "doubt", "reach", "onset"),
+    "size": ("c", "delta", "doubt", "reach", "onset"),
 }
 
 MODELS = {
@@ -102,8 +103,10 @@ def priors(model: Model) -> list[tuple[float, float]]:
 
 def fidelity_factor(kind: str, s: float, t: float, p: list[float]) -> float:
     if kind in ("curve", "size"):
-        known = fidelity_factor("freeze_thaw" if kind == "curve" else "data_size", s, t, p[:-2])
-        return known + p[-2] * math.exp(-((s - t) ** 2) / (2 * p[-1] ** 2))
+        *rest, doubt, reach, onset = p
+        known = fidelity_factor("freeze_thaw" if kind == "curve" else "data_size", s, t, rest)
+        growth = math.prod((1 + onset / 1.001) / (1 + onset / (one + 0.001)) for one in (s, t))
+        return growth * (known + doubt * math.exp(-((s - t) ** 2) / (2 * reach**2)))
     if kind == "freeze_thaw":
         w, beta, alpha = p
         return w + beta**alpha / (s + t + beta) ** alpha

@@ -34,8 +34,8 @@ FIDELITY_PRIORS = {
     "smooth": [(1.0, 1.0)],
     "data_size": [(1.0, 1.0), (1.0, 0.7)],
     "freeze_thaw": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7)],
-    "size": [(1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7)],
-    "curve": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7)],
+    "size": [(1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7), (0.003, 2.0)],
+    "curve": [(1.0, 1.0), (1.0, 1.0), (1.0, 0.7), (0.3, 0.7), (0.7, 0.7), (0.003, 2.0)],
 }
 
 
@@ -76,6 +76,14 @@ class Problem:
         return Problem(self.kind, self.x[:-1], self.s[:-1], self.y[:-1])
 
 
+def with_doubt_and_onset(factor: np.ndarray, a: np.ndarray, b: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+    if not parameters:
+        return factor
+    doubt, reach, onset = parameters
+    growth = [(s + 0.001) / (s + 0.001 + onset) / (1.001 / (1.001 + onset)) for s in (a, b)]
+    return (factor + doubt * np.exp(-((a - b) ** 2) / (2 * reach**2))) * growth[0] * growth[1]
+
+
 def covariance(kind: str | None, x: np.ndarray, s: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Of noisy observations, for whitened hyperparameters (N, p): (N, n, n)."""
     v = hyperparameters(kind, z).T[..., None, None]  # (p, N, 1, 1)
@@ -84,11 +92,9 @@ def covariance(kind: str | None, x: np.ndarray, s: np.ndarray, z: np.ndarray) ->
     if kind == "smooth":
         K = K * np.exp(-(((a - b) / v[2]) ** 2) / 2)
     elif kind in ("data_size", "size"):
-        doubt = v[4] * np.exp(-((a - b) ** 2) / (2 * v[5] ** 2)) if kind == "size" else 0.0
-        K = K * (v[2] + ((1 - a) * (1 - b)) ** (1 + v[3]) + doubt)
+        K = K * with_doubt_and_onset(v[2] + ((1 - a) * (1 - b)) ** (1 + v[3]), a, b, *v[4:-1])
     elif kind in ("freeze_thaw", "curve"):
-        doubt = v[5] * np.exp(-((a - b) ** 2) / (2 * v[6] ** 2)) if kind == "curve" else 0.0
-        K = K * (v[2] + v[3] ** v[4] / (a + b + v[3]) ** v[4] + doubt)
+        K = K * with_doubt_and_onset(v[2] + v[3] ** v[4] / (a + b + v[3]) ** v[4], a, b, *v[5:-1])
     return K + 1.0 + v[-1] * np.eye(len(x))  # 1 for the unknown constant mean
 
 

@@ -16,6 +16,7 @@ from dense_gp import (
     member,
     rows_of,
     samples_of,
+    share_there,
     some_rows,
     some_theta,
     uniform,
@@ -436,12 +437,12 @@ def test_data_size_with_a_small_power_has_a_zero_slope_at_the_target(delta, desi
 
 @pytest.mark.parametrize("delta", [0.02, 0.97])
 @each_design
-def test_size_with_a_small_power_has_the_slope_of_its_doubt_at_the_target(delta, design):
+def test_size_with_a_small_power_has_the_slopes_of_its_doubt_and_onset_at_the_target(delta, design):
     model = a_model(design, ("size",), d=2)
     gen = generator(17)
     c, power, doubt = uniform(gen, 2), tensor_of([delta, 2 * delta]).requires_grad_(), uniform(gen, 2, low=0.3)
-    reach = uniform(gen, 2, low=0.3)
-    theta = replace(some_theta(model, gen, H=2), fidelity=((c, power, doubt, reach),))
+    reach, onset = uniform(gen, 2, low=0.3), uniform(gen, 2, low=0.01)
+    theta = replace(some_theta(model, gen, H=2), fidelity=((c, power, doubt, reach, onset),))
     a, b = some_rows(model, gen, 1), some_rows(model, gen, 1)
     s = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
     gap = 1 - b.s.item()
@@ -451,8 +452,10 @@ def test_size_with_a_small_power_has_the_slope_of_its_doubt_at_the_target(delta,
         k_x = design_value(design, theta.lengthscale[h].numpy(), a.x[0].numpy(), b.x[0].numpy())
         k_x *= theta.signal_var[h].item()
         bend = reach[h].item() ** -2
-        slope = -gap * bend * np.exp(-bend * gap**2 / 2)
-        assert by_s.item() == pytest.approx(k_x * doubt[h].item() * slope, rel=1e-10)
+        doubted = doubt[h].item() * np.exp(-bend * gap**2 / 2)
+        late = onset[h].item()
+        slope = -gap * bend * doubted + (c[h].item() + doubted) * late / (1.001 * (1.001 + late))
+        assert by_s.item() == pytest.approx(k_x * share_there(b.s.item(), late) * slope, rel=1e-10)
         assert (by_power == 0).all()
 
 

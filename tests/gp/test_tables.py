@@ -69,8 +69,9 @@ def fidelity_kernel(kind, s, t, p):
     if kind == "smooth":
         return np.exp(-((s - t) ** 2) / (2 * p[0] ** 2))
     plain = {"curve": "freeze_thaw", "size": "data_size"}[kind]
-    *known, doubt, reach = p
-    return fidelity_kernel(plain, s, t, known) + doubt * np.exp(-((s - t) ** 2) / (2 * reach**2))
+    *known, doubt, reach, onset = p
+    both = ((1.001 + onset) / 1.001) ** 2 * np.prod([(one + 0.001) / (one + 0.001 + onset) for one in (s, t)], axis=0)
+    return both * (fidelity_kernel(plain, s, t, known) + doubt * np.exp(-((s - t) ** 2) / (2 * reach**2)))
 
 
 def kernel(model, theta, h, x, s, y, t):

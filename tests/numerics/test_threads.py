@@ -62,6 +62,41 @@ def test_threads_are_as_before_after_an_error() -> None:
     assert torch.get_num_threads() == 2
 
 
+def is_tiny_kept() -> bool:
+    return bool((torch.full((64,), 1e-300, dtype=torch.float64) * 1e-15 != 0).all())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("n", [10, 100_000])
+def test_numbers_without_full_precision_count_as_0_within_and_not_after(n: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    assert is_tiny_kept()
+    with threads_for(n):
+        assert not is_tiny_kept()
+        with threads_for(n):
+            assert not is_tiny_kept()
+        assert not is_tiny_kept()
+    assert is_tiny_kept()
+
+
+def test_they_count_as_0_in_every_slice_and_after_an_error_no_more() -> None:
+    torch.set_num_threads(2)
+    with pytest.raises(ZeroDivisionError), threads_for(10):
+        assert side_by_side(lambda some: is_tiny_kept(), 2) == [False, False]
+        raise ZeroDivisionError
+    assert is_tiny_kept()
+
+
+def test_who_has_them_count_as_0_anyway_keeps_it_so() -> None:
+    torch.set_flush_denormal(True)
+    try:
+        with threads_for(10):
+            pass
+        assert not is_tiny_kept()
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def test_the_allocator_is_asked_once_to_keep_what_is_freed(library: Library) -> None:
     for n in (10, 20, _WORTH_THREADS):
         with threads_for(n):

@@ -8,7 +8,7 @@ import torch
 
 from takg.gp import Hyperparameters, Model, Rows, condition
 
-N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 5, "size": 4}
+N_PARAMETERS = {"freeze_thaw": 3, "data_size": 2, "smooth": 1, "curve": 6, "size": 5}
 
 
 def tensor(values):

@@ -173,7 +173,7 @@ def test_a_maximiser_known_in_closed_form_is_found(method):
     assert found.cost == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize(("method", "spent"), [("sample_average", 16), ("stochastic", 20)])
+@pytest.mark.parametrize(("method", "spent"), [("sample_average", 12), ("stochastic", 20)])
 def test_with_many_rows_a_search_in_stages_takes_fewer_passes_and_the_papers_ascent_does_not(
     method, spent, monkeypatch
 ):

@@ -43,9 +43,16 @@ def test_the_minimisers_attain_the_minimum_and_nothing_is_lower(problem):
     assert found.fun >= problem.minimum - 1e-12
 
 
-def test_mute_is_a_constant_at_zero():
-    values = LYING["mute"].evaluate(sobol(LYING["mute"], 100), at(LYING["mute"], 0.0))
+@pytest.mark.parametrize("s", [0.0, 1 / 27, 0.1])
+def test_mute_is_a_constant_up_to_a_tenth(s):
+    values = LYING["mute"].evaluate(sobol(LYING["mute"], 100), at(LYING["mute"], s))
     assert values.std() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_mute_ranks_designs_as_the_target_does_beyond_a_tenth():
+    points = sobol(LYING["mute"], 100)
+    early, late = (LYING["mute"].evaluate(points, at(LYING["mute"], s)) for s in (0.11, 1.0))
+    assert torch.equal(early.argsort(), late.argsort())
 
 
 def test_static_is_noise_at_zero_and_none_at_one():

@@ -13,7 +13,7 @@ import takg
 from takg.gp import Chains, Model, Rows, fit, fit_outcome, learn_warp_scale, value_rows
 from takg.study import Study
 from takg.study._belief import Belief, Memory, learn
-from takg.study._data import observed
+from takg.study._data import designs, observed
 from takg.study._suggest import Proposal
 
 TURN = 0.7  # where the losses below turn from linear to logarithmic
@@ -36,7 +36,7 @@ def study_of(directory: Path, count: int, **options: object) -> Study:
 
 
 def data_of(study: Study) -> tuple[Rows, Tensor]:
-    rows = observed(study.plan, study.state)
+    rows = observed(study.plan, study.state, designs(study.plan, study.state))
     x = torch.tensor([row.x for row in rows], dtype=torch.float64)
     return value_rows(x, x[:, :0]), torch.tensor([row.y for row in rows], dtype=torch.float64)
 

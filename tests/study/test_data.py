@@ -9,7 +9,7 @@ from small import further, new, script, small_study
 
 import takg
 from takg.study import Study
-from takg.study._data import observed, paid, pending
+from takg.study._data import designs, observed, paid, pending
 from takg.study._suggest import Proposal
 
 
@@ -31,8 +31,11 @@ def wanting(*epochs: int, **more: Any) -> Proposal:
 def test_of_a_trace_the_points_nearest_to_the_wanted_ones_are_seen(study: Study) -> None:
     script(study, wanting(4, 10))
     told(study, (1, 0.9), (5, 0.5), (8, 0.4), (11, 0.3))
-    assert [(row.s, row.y) for row in observed(study.plan, study.state)] == [((0.25,), 0.5), ((0.55,), 0.3)]
-    assert {row.x for row in observed(study.plan, study.state)} == {(0.25, 0.75)}
+    assert [(row.s, row.y) for row in observed(study.plan, study.state, designs(study.plan, study.state))] == [
+        ((0.25,), 0.5),
+        ((0.55,), 0.3),
+    ]
+    assert {row.x for row in observed(study.plan, study.state, designs(study.plan, study.state))} == {(0.25, 0.75)}
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("minimise", 1.0), ("maximise", -1.0)])
@@ -40,7 +43,7 @@ def test_the_model_always_minimises(tmp_path: Path, direction: str, sign: float)
     study = small_study(tmp_path, direction=direction, cost="reported")
     script(study, new(6))
     told(study, (6, 0.5))
-    assert [row.y for row in observed(study.plan, study.state)] == [sign * 0.5]
+    assert [row.y for row in observed(study.plan, study.state, designs(study.plan, study.state))] == [sign * 0.5]
     assert study.trials[0].value == 0.5  # as the user said it
 
 
@@ -49,7 +52,7 @@ def test_a_divergence_is_seen_at_the_end_of_training_beside_the_points_before_it
     study = small_study(tmp_path, fidelities, cost="reported")
     script(study, Proposal(config={"x": 0.25, "y": 0.75}, target=(10, 50)))
     study.tell(study.ask(), trace=[(4, 0.5), (5, math.inf)], cost=1.0)
-    [point, bad] = observed(study.plan, study.state)
+    [point, bad] = observed(study.plan, study.state, designs(study.plan, study.state))
     assert (point.s, point.y) == ((0.2, 0.5), 0.5)
     assert bad.s == (1.0, 0.5) and math.isnan(bad.y)
 
@@ -59,8 +62,10 @@ def test_points_of_a_failed_evaluation_are_seen_and_it_is_not_a_bad_one(study: S
     evaluation = study.ask()
     evaluation.report(0.5, epochs=2)
     study.fail(evaluation, "no")
-    assert [(row.s, row.y) for row in observed(study.plan, study.state)] == [((0.1,), 0.5)]
-    assert paid(study.plan, study.state) == []
+    assert [(row.s, row.y) for row in observed(study.plan, study.state, designs(study.plan, study.state))] == [
+        ((0.1,), 0.5)
+    ]
+    assert paid(study.plan, study.state, designs(study.plan, study.state)) == []
 
 
 def test_what_runs_is_pending_where_it_has_not_got_to_yet(study: Study) -> None:
@@ -79,7 +84,7 @@ def test_legs_are_summed_to_the_cost_of_a_cold_start(study: Study) -> None:
     script(study, new(4), lambda: further(study, 0, 8), lambda: further(study, 0, 10))
     for cost, epochs in ((4.5, 4), (3.5, 8), (2.5, 10)):
         told(study, (epochs, 0.5), cost=cost)
-    assert [(one.s, one.cost) for one in paid(study.plan, study.state)] == [
+    assert [(one.s, one.cost) for one in paid(study.plan, study.state, designs(study.plan, study.state))] == [
         ((0.2,), 4.5),
         ((0.4,), 8.0),
         ((0.5,), 10.5),
@@ -97,7 +102,9 @@ def test_a_leg_that_began_half_way_has_an_unknown_cost_and_so_have_those_that_go
     told(study, (8, 0.5), cost=2.0)
     told(study, (10, 0.5), cost=2.0)
     assert [one.start for one in study.state.evaluations] == [None, (6,), (8,)]
-    assert [(one.s, one.cost) for one in paid(study.plan, study.state)] == [((0.2,), 4.5)]
+    assert [(one.s, one.cost) for one in paid(study.plan, study.state, designs(study.plan, study.state))] == [
+        ((0.2,), 4.5)
+    ]
 
 
 def test_a_leg_that_was_trained_from_scratch_has_its_own_cost(study: Study) -> None:
@@ -108,4 +115,7 @@ def test_a_leg_that_was_trained_from_scratch_has_its_own_cost(study: Study) -> N
     study.checkpoints.remove(0)
     study.release(evaluation, "its worker died")
     told(study, (8, 0.5), cost=8.5)
-    assert [(one.s, one.cost) for one in paid(study.plan, study.state)] == [((0.2,), 4.5), ((0.4,), 8.5)]
+    assert [(one.s, one.cost) for one in paid(study.plan, study.state, designs(study.plan, study.state))] == [
+        ((0.2,), 4.5),
+        ((0.4,), 8.5),
+    ]

@@ -15,7 +15,7 @@ import takg
 from takg.errors import InputError, StudyError
 from takg.records import Failed, Finished, Lost
 from takg.study import Evaluation, Study
-from takg.study._data import observed
+from takg.study._data import designs, observed
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_f_a_value_that_is_not_finite_ends_the_training_and_marks_the_trial(stud
     [trial] = study.trials
     assert (trial.status, len(trial.trace)) == ("diverged", 3)
     assert not study.checkpoints.exists(0)  # nobody will go on from there
-    bad = [row for row in observed(study.plan, study.state) if math.isnan(row.y)]
+    bad = [row for row in observed(study.plan, study.state, designs(study.plan, study.state)) if math.isnan(row.y)]
     assert [row.s for row in bad] == [(1.0,)]
 
 
@@ -142,7 +142,7 @@ def test_g_a_training_that_raises_fails_and_keeps_its_points(study: Study, caplo
     assert end.message.startswith("Traceback") and end.message.rstrip().endswith("RuntimeError: out of memory")
     [trial] = study.trials
     assert (trial.status, trial.reason, trial.value) == ("failed", "error: RuntimeError: out of memory", 0.5)
-    assert [row.y for row in observed(study.plan, study.state)] == [0.5]
+    assert [row.y for row in observed(study.plan, study.state, designs(study.plan, study.state))] == [0.5]
     assert caplog.messages == ["evaluation 0 failed: RuntimeError: out of memory"]
 
 
@@ -150,7 +150,7 @@ def test_g_a_training_that_raises_fails_and_keeps_its_points(study: Study, caplo
 def test_h_a_configuration_that_came_to_nothing_counts_as_a_bad_one(study: Study, kind: str) -> None:
     script(study, new(6))
     study.fail(study.ask(), "no", kind=kind)
-    [row] = observed(study.plan, study.state)
+    [row] = observed(study.plan, study.state, designs(study.plan, study.state))
     assert row.s == (1.0,) and math.isnan(row.y)
 
 

@@ -17,6 +17,7 @@ from takg.gp._rows import Rows
 from takg.numerics import minimise, threads_for
 
 _STARTS = 4
+_LARGE_QUIRKS = 3.5  # in sds of their prior
 _COLD_STEPS = 60
 _WARM_STEPS, _LEAST_STEPS = 8, 4
 _ROWS_TIMES_STEPS = 800
@@ -74,7 +75,7 @@ def fit(
     draws: int = 10,
     chains: Chains | None = None,
     steps: int | None = None,
-    most_rows: int = 400,
+    most_rows: int = 320,
 ) -> Fit:
     """Sample the hyperparameters given the data and condition on the data under each sample.
 
@@ -124,10 +125,10 @@ def _sampled(
         density = LogDensity(model=model, rows=rows[chosen], y=y[chosen])
     n_walkers = max(2 * len(names) + 2, draws + draws % 2)
     if chains is None:
-        start = _laplace_walkers(density, len(names), n_walkers, random)
+        start = _laplace_walkers(density, names, n_walkers, random)
     else:
         start = _resumed_walkers(chains, n_walkers, random)
-    start = _without_stragglers(density, _made_finite(density, start), random)
+    start, height = _without_stragglers(density, *_made_finite(density, start), random)
 
     steps = steps or (_COLD_STEPS if chains is None else _warm_steps(len(density.rows)))
     sampler = emcee.EnsembleSampler(
@@ -137,7 +138,7 @@ def _sampled(
         vectorize=True,
         moves=[(emcee.moves.DEMove(), 0.7), (emcee.moves.StretchMove(), 0.3)],
     )
-    state = emcee.State(start.numpy(), random_state=random.get_state())
+    state = emcee.State(start.numpy(), log_prob=height.numpy(), random_state=random.get_state())
     last = sampler.run_mcmc(state, steps, skip_initial_state_check=True)
 
     is_lost = _are_stragglers(last.log_prob, len(names))
@@ -163,10 +164,15 @@ def _warm_steps(n: int) -> int:
     return max(_LEAST_STEPS, min(_WARM_STEPS, _ROWS_TIMES_STEPS // n))
 
 
-def _laplace_walkers(density: LogDensity, p: int, n_walkers: int, random: np.random.RandomState) -> Tensor:
+def _laplace_walkers(
+    density: LogDensity, names: tuple[str, ...], n_walkers: int, random: np.random.RandomState
+) -> Tensor:
     """Walkers from the normal approximation at the best mode found from a few prior draws."""
+    p = len(names)
     starts = torch.from_numpy(random.standard_normal((_STARTS, p))) * 0.7
     starts[0] = 0.0
+    if "quirk_var" in names:  # small ones have no slope that would lead to large ones
+        starts[1::2, names.index("quirk_var")] = _LARGE_QUIRKS
     modes = minimise(
         lambda z, _: density.negative_with_gradient(z),
         starts,
@@ -200,12 +206,13 @@ def _resumed_walkers(chains: Chains, n_walkers: int, random: np.random.RandomSta
     return torch.cat([old, copies + 0.05 * torch.from_numpy(random.standard_normal(copies.shape))])
 
 
-def _made_finite(density: LogDensity, walkers: Tensor) -> Tensor:
-    """Pull walkers without a density towards the prior's centre, which has one for any sound data."""
+def _made_finite(density: LogDensity, walkers: Tensor) -> tuple[Tensor, Tensor]:
+    """Pull walkers without a density towards the prior's centre, which has one for any sound data; with densities."""
     for _ in range(8):
-        is_lost = ~density(walkers).isfinite()
+        height = density(walkers)
+        is_lost = ~height.isfinite()
         if not is_lost.any():
-            return walkers
+            return walkers, height
         walkers = torch.where(is_lost[:, None], 0.5 * walkers, walkers)
     raise NumericsError(
         f"{int(is_lost.sum())} of {len(walkers)} walkers have no posterior density even near the centre of the "
@@ -224,11 +231,13 @@ def _are_stragglers(
     return log_density.max() - log_density > p / 2 + 6 * math.sqrt(p / 2)  # type: ignore[no-any-return]
 
 
-def _without_stragglers(density: LogDensity, walkers: Tensor, random: np.random.RandomState) -> Tensor:
+def _without_stragglers(
+    density: LogDensity, walkers: Tensor, height: Tensor, random: np.random.RandomState
+) -> tuple[Tensor, Tensor]:
     """Replace walkers that new data have left behind: few find back, and one absurd sample of ten spoils all."""
-    is_lost = torch.from_numpy(_are_stragglers(density(walkers).numpy(), walkers.shape[1]))
+    is_lost = torch.from_numpy(_are_stragglers(height.numpy(), walkers.shape[1]))
     if not is_lost.any():
-        return walkers
+        return walkers, height
     good = walkers[~is_lost]
     copies = good[torch.from_numpy(random.randint(len(good), size=int(is_lost.sum())))]
     walkers = walkers.clone()

@@ -11,16 +11,27 @@ _compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_compiled
-def multiply_lower(K, table, which):  # type: ignore[no-untyped-def]
-    """K[h, i, j] *= table[h, (which[i], which[j])] for j <= i: (H, n, n), (H, entries), (n,)."""
+def fill_lower(design, which, factors, places, constant, K):  # type: ignore[no-untyped-def]
+    """K[h, i, j] = design[h, (which[i], which[j])] times the factors of their places, + constant, for j <= i.
+
+    Above that 0. The design's table is symmetric, those of the factors, of which there has to be one, are square.
+    """
     for h in range(K.shape[0]):
-        entries = table[h]
+        entries = design[h]
         for i in range(K.shape[1]):
             row, a = K[h, i], which[i]
             begin = a * (a + 1) // 2
             for j in range(i + 1):
                 b = which[j]
-                row[j] *= entries[begin + b] if b <= a else entries[b * (b + 1) // 2 + a]
+                row[j] = entries[begin + b] if b <= a else entries[b * (b + 1) // 2 + a]
+            for f in range(len(factors)):
+                factor, place = factors[f][h, places[f, i]], places[f]
+                for j in range(i + 1):
+                    row[j] *= factor[place[j]]
+            for j in range(i + 1):
+                row[j] += constant
+            for j in range(i + 1, K.shape[2]):
+                row[j] = 0.0
 
 
 @_compiled

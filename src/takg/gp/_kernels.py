@@ -7,7 +7,8 @@ Each factor is positive semi-definite for all parameters > 0, and so are their p
 - data_size, c + ((1 - s) (1 - s'))^(1 + delta), is a constant plus one rank-one kernel;
 - smooth is squared exponential in s;
 - curve and size are freeze_thaw and data_size plus a smooth factor: what these two cannot express is not taken to be
-  impossible. Without it, losses at small s were extrapolated to s = 1 with errors of ten sds.
+  impossible. Without it, losses at small s were extrapolated to s = 1 with errors of ten sds. Both are multiplied by a
+  rank-one kernel, the onset, which is 1 at the target: a network that was not trained yet does not depend on x.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from takg.gp._model import Hyperparameters, Model
 from takg.gp._rows import Rows
 
 _SQRT5 = 5.0**0.5
+_START = 1e-3  # added to s in the onset: one much smaller than this is none, at s = 0 as well
 
 
 def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor:
@@ -36,7 +38,18 @@ def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor
         K = K * fidelity_covariance(model, theta, a.s, b.s)
     if model.mean_var or model.trend_dims:
         K = K + trend_covariance(model, a, b)
+    # At the target there is nothing of them, but a slope.
+    is_constant = not (a.s.requires_grad or b.s.requires_grad)
+    if theta.quirk_var is not None and not (is_constant and ((a.s == 1).all() or (b.s == 1).all())):
+        is_same = (a.x[..., :, None, :] == b.x[..., None, :, :]).all(-1) & (a.part == 0)[:, None] & (b.part == 0)
+        both = distance_to_target(a.s)[..., :, None] * distance_to_target(b.s)[..., None, :]
+        K = K + _lift(theta.quirk_var, K) * (is_same * both)
     return K
+
+
+def distance_to_target(s: Tensor) -> Tensor:
+    """What a design's quirk is multiplied by, 1 - prod s: (..., m) -> (...,)."""
+    return 1 - s.prod(-1)
 
 
 def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -52,7 +65,10 @@ def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
         variance = variance * _FIDELITY_FACTORS[kind](s, s, *(_lift(p, variance) for p in theta.fidelity[j]))
     for k in model.trend_dims:
         variance = variance + model.slope_var * _trend_basis(rows, k) ** 2
-    return variance + model.mean_var * (rows.part == 0).to(variance.dtype)
+    is_value = (rows.part == 0).to(variance.dtype)
+    if theta.quirk_var is not None:
+        variance = variance + _lift(theta.quirk_var, variance) * distance_to_target(rows.s) ** 2 * is_value
+    return variance + model.mean_var * is_value
 
 
 def noise_variance(theta: Hyperparameters, rows: Rows) -> Tensor:
@@ -171,8 +187,14 @@ class _Matern52Slope(torch.autograd.Function):
         return grad * profile_curvature("matern52", u)
 
 
+# Without a derivative to remember, all but the first operation on a table are done in place: less than half the time.
+
+
 def _freeze_thaw(s: Tensor, s_b: Tensor, w: Tensor, beta: Tensor, alpha: Tensor) -> Tensor:
-    return w + (-alpha * (1 + (s + s_b) / beta).log()).exp()  # log1p is no better here, and takes twice the time
+    ratio = (s + s_b) / beta
+    if torch.is_grad_enabled():
+        return w + (-alpha * (1 + ratio).log()).exp()  # log1p is no better here, and takes twice the time
+    return ratio.add_(1).log_().mul_(-alpha).exp_().add_(w)
 
 
 def _data_size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
@@ -180,23 +202,37 @@ def _data_size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
     a, b = (1 - s).clamp_min(0), (1 - s_b).clamp_min(0)
     if torch.is_grad_enabled():
         return c + a ** (1 + delta) * b ** (1 + delta)
-    return c + ((1 + delta) * (a.log() + b.log())).exp()  # a quarter of the time, but without a derivative at 0
+    # A quarter of the time of a power, but without a derivative at 0.
+    return (((1 + delta) * a.log()).exp_() * ((1 + delta) * b.log()).exp_()).add_(c)
 
 
 def _smooth(s: Tensor, s_b: Tensor, lengthscale: Tensor) -> Tensor:
     return (-0.5 * ((s - s_b) / lengthscale) ** 2).exp()
 
 
-def _doubt(s: Tensor, s_b: Tensor, doubt: Tensor, reach: Tensor) -> Tensor:
-    return doubt * ((s - s_b).square() * (-0.5 / reach**2)).exp()
+def _curve(
+    s: Tensor, s_b: Tensor, w: Tensor, beta: Tensor, alpha: Tensor, doubt: Tensor, reach: Tensor, onset: Tensor
+) -> Tensor:
+    return _with_doubt_and_onset(_freeze_thaw(s, s_b, w, beta, alpha), s, s_b, doubt, reach, onset)
 
 
-def _curve(s: Tensor, s_b: Tensor, w: Tensor, beta: Tensor, alpha: Tensor, doubt: Tensor, reach: Tensor) -> Tensor:
-    return _freeze_thaw(s, s_b, w, beta, alpha) + _doubt(s, s_b, doubt, reach)
+def _size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor, doubt: Tensor, reach: Tensor, onset: Tensor) -> Tensor:
+    return _with_doubt_and_onset(_data_size(s, s_b, c, delta), s, s_b, doubt, reach, onset)
 
 
-def _size(s: Tensor, s_b: Tensor, c: Tensor, delta: Tensor, doubt: Tensor, reach: Tensor) -> Tensor:
-    return _data_size(s, s_b, c, delta) + _doubt(s, s_b, doubt, reach)
+def _with_doubt_and_onset(
+    factor: Tensor, s: Tensor, s_b: Tensor, doubt: Tensor, reach: Tensor, onset: Tensor
+) -> Tensor:
+    exponent = (s - s_b).square() * (-0.5 / reach**2)
+    a, b = _share(s, onset), _share(s_b, onset)
+    if torch.is_grad_enabled():
+        return (factor + doubt * exponent.exp()) * a * b
+    return factor.add_(exponent.exp_().mul_(doubt)).mul_(a).mul_(b)
+
+
+def _share(s: Tensor, onset: Tensor) -> Tensor:
+    """Of what designs differ by at the target, what they differ by at s: half of it at about s = onset."""
+    return (s + _START) / (s + _START + onset) * ((1 + _START + onset) / (1 + _START))
 
 
 _FIDELITY_FACTORS: dict[str, Callable[..., Tensor]] = {

@@ -12,6 +12,7 @@ from takg.gp._priors import (
     GRADIENT_NOISE_VAR,
     NOISE_FLOOR,
     NOISE_VAR,
+    QUIRK_VAR,
     SIGNAL_VAR,
     LogNormal,
     lengthscale_prior,
@@ -30,6 +31,7 @@ class Hyperparameters:
     fidelity: tuple[tuple[Tensor, ...], ...]  # for each of the m fidelities, its parameters (H,) in table order
     noise_var: Tensor  # (H,)
     gradient_noise_var: Tensor  # (H,)
+    quirk_var: Tensor | None = None  # (H,); None if designs have no quirks
 
     @property
     def H(self) -> int:
@@ -46,6 +48,7 @@ class Hyperparameters:
             fidelity=tuple(tuple(one[chosen] for one in parameters) for parameters in self.fidelity),
             noise_var=self.noise_var[chosen],
             gradient_noise_var=self.gradient_noise_var[chosen],
+            quirk_var=None if self.quirk_var is None else self.quirk_var[chosen],
         )
 
 
@@ -55,6 +58,9 @@ class Model:
 
     The trend is a constant, plus a slope in each of `trend_dims`, whose weights have normal priors with
     mean 0 and are integrated out exactly by adding their covariance to the kernel.
+
+    With `has_quirks` every design also has a deviation of its own, unlike its neighbours', that goes with 1 - prod s:
+    where low fidelity is erratic, only higher ones teach, and nothing is left of it at the target.
     """
 
     d: int
@@ -64,6 +70,7 @@ class Model:
     mean_var: float = 1.0
     trend_dims: tuple[int, ...] = ()
     slope_var: float = 1.0
+    has_quirks: bool = False
 
     def __post_init__(self) -> None:
         if self.d < 1:
@@ -94,6 +101,8 @@ class Model:
         table |= {"noise_var": NOISE_VAR}
         if self.has_gradients:
             table |= {"gradient_noise_var": GRADIENT_NOISE_VAR}
+        if self.has_quirks:
+            table |= {"quirk_var": QUIRK_VAR}
         return table
 
     def unpack(self, z: Tensor) -> Hyperparameters:
@@ -108,4 +117,5 @@ class Model:
             fidelity=tuple(tuple(next(values) for _ in FIDELITY_PRIORS[kind]) for kind in self.fidelity_kernels),
             noise_var=(noise_var := NOISE_FLOOR + next(values)),
             gradient_noise_var=NOISE_FLOOR + next(values) if self.has_gradients else noise_var,
+            quirk_var=next(values) if self.has_quirks else None,
         )

@@ -102,7 +102,7 @@ def condition(model: Model, theta: Hyperparameters, rows: Rows, y: Tensor) -> Po
     if len(rows) <= _FEW:
         L, jitter = jittered_cholesky(_observed_covariance(model, theta, rows))
         return Posterior(model=model, theta=theta, rows=rows, y=y, L=L, weights=_solve(L, y), jitter=jitter)
-    L = torch.empty(theta.H, len(rows), len(rows), dtype=torch.float64)
+    L = torch.empty(theta.H, len(rows), len(rows), dtype=torch.float64).mT  # by columns, as factors come
     jitter = torch.empty(theta.H, dtype=torch.float64)
     tables = None if rows.has_gradients else Tables.of(model, rows)
     for h in range(theta.H):  # one after the other: there is memory for all factors, but not for what leads to them
@@ -138,8 +138,10 @@ def _lifted(T: Tensor, ndim: int) -> Tensor:
 
 
 def _solve(L: Tensor, y: Tensor) -> Tensor:
-    parts = L.split(1) if len(y) > _FEW else [L]  # a factor is copied to be solved with
-    return torch.cat([torch.cholesky_solve(y[:, None].expand(len(part), -1, 1), part) for part in parts])[..., 0]
+    """K^-1 y by two triangular solves, since a Cholesky solve would copy the factors."""
+    v = torch.linalg.solve_triangular(L, y[:, None].expand(len(L), -1, 1), upper=False)
+    weights: Tensor = torch.linalg.solve_triangular(L.mT, v, upper=True)
+    return weights[..., 0]
 
 
 def check_data(model: Model, rows: Rows, y: Tensor) -> None:

@@ -20,16 +20,18 @@ SIGNAL_VAR = LogNormal(1.0, 1.0)
 NOISE_FLOOR = 1e-6
 NOISE_VAR = LogNormal(1e-4, 2.5)
 GRADIENT_NOISE_VAR = LogNormal(1e-3, 2.5)
+QUIRK_VAR = LogNormal(1e-6, 3.5)
 
 _FREEZE_THAW = {"w": LogNormal(1.0, 1.0), "beta": LogNormal(1.0, 1.0), "alpha": LogNormal(1.0, 0.7)}
 _DATA_SIZE = {"c": LogNormal(1.0, 1.0), "delta": LogNormal(1.0, 0.7)}
 _DOUBT = {"doubt": LogNormal(0.3, 0.7), "reach": LogNormal(0.7, 0.7)}
+_ONSET = {"onset": LogNormal(0.003, 2.0)}
 FIDELITY_PRIORS: dict[str, dict[str, LogNormal]] = {
     "freeze_thaw": _FREEZE_THAW,
     "data_size": _DATA_SIZE,
     "smooth": {"lengthscale": LogNormal(1.0, 1.0)},
-    "curve": _FREEZE_THAW | _DOUBT,
-    "size": _DATA_SIZE | _DOUBT,
+    "curve": _FREEZE_THAW | _DOUBT | _ONSET,
+    "size": _DATA_SIZE | _DOUBT | _ONSET,
 }
 
 

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from takg.gp._kernels import design_covariance, fidelity_factor, noise_variance, profile, trend_covariance
+from takg.gp._kernels import (
+    design_covariance,
+    distance_to_target,
+    fidelity_factor,
+    noise_variance,
+    profile,
+    trend_covariance,
+)
 from takg.gp._model import Hyperparameters, Model
 from takg.gp._rows import Rows, value_rows
 
@@ -39,17 +47,30 @@ class Tables:
 
     def lower_covariance(self, theta: Hyperparameters) -> Tensor:
         """The lower triangle, all that a factorisation reads, of the covariance of the rows with noise, (H, n, n)."""
-        from takg.gp._gather import multiply_lower  # on first use: Numba takes its time
+        from takg.gp._gather import fill_lower  # on first use: Numba takes its time
 
         n = len(self.rows)
-        K = torch.ones(theta.H, n, n, dtype=torch.float64)
-        table = profile(self.model.design_kernel, theta.lengthscale**-2 @ self._squares) * theta.signal_var[:, None]
-        multiply_lower(K.numpy(), table.numpy(), self.x.which.numpy())
-        for j, (values, which) in enumerate(self.s):
-            a, b = torch.tril_indices(len(values), len(values))
-            table = fidelity_factor(self.model, theta, j, values[a], values[b])  # (H, entries)
-            multiply_lower(K.numpy(), table.numpy(), which.numpy())
-        K += self._trend
+        K = torch.empty(theta.H, n, n, dtype=torch.float64)
+        design = profile(self.model.design_kernel, theta.lengthscale**-2 @ self._squares) * theta.signal_var[:, None]
+        factors = [
+            fidelity_factor(self.model, theta, j, values[:, None], values[None, :]).numpy()
+            for j, (values, _) in enumerate(self.s)
+        ]  # (H, k_j, k_j)
+        places = torch.stack([which for _, which in self.s]) if self.s else torch.zeros(1, n, dtype=torch.long)
+        has_slopes = bool(self.model.trend_dims)
+        fill_lower(
+            design.numpy(),
+            self.x.which.numpy(),
+            tuple(factors or [np.ones((theta.H, 1, 1))]),
+            places.numpy(),
+            0.0 if has_slopes else self.model.mean_var,
+            K.numpy(),
+        )
+        if has_slopes:
+            K += self._trend
+        if theta.quirk_var is not None:
+            i, j, both = self._quirks
+            K[:, i, j] += theta.quirk_var[:, None] * both
         K.diagonal(dim1=-2, dim2=-1).add_(noise_variance(theta, self.rows))
         return K
 
@@ -58,6 +79,14 @@ class Tables:
         """Squared differences of each x with itself and those before it, (d, entries)."""
         a, b = torch.tril_indices(len(self.x.values), len(self.x.values))
         return (self.x.values[a] - self.x.values[b]).square().mT.contiguous()
+
+    @cached_property
+    def _quirks(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The pairs of rows, the later first, that have the same x, and what their quirk is multiplied by."""
+        is_same = self.x.which[:, None] == self.x.which[None, :]
+        i, j = is_same.tril().nonzero().unbind(-1)
+        weight = distance_to_target(self.rows.s)
+        return i, j, weight[i] * weight[j]
 
     @cached_property
     def _trend(self) -> Tensor:
@@ -86,7 +115,14 @@ class Tables:
         places = torch.stack([which for _, which in self.s])
         constant = self.model.mean_var * is_new
         tables = design, *factors
-        return _Product.apply(self.x.which, owner, places, constant, *tables)  # type: ignore[no-untyped-call, no-any-return]
+        K: Tensor = _Product.apply(self.x.which, owner, places, constant, *tables)  # type: ignore[no-untyped-call]
+        if theta.quirk_var is None:
+            return K
+        is_same = (self.x.values[:, None, None, :] == x).all(-1)  # (u, B, q)
+        if not is_same.any():  # as for all but runs to be continued
+            return K
+        weight = distance_to_target(self.rows.s)[:, None, None] * (distance_to_target(s) * is_new)  # (n, B, r)
+        return K + theta.quirk_var[:, None, None, None] * (weight * is_same[self.x.which][..., owner])
 
 
 class _Product(torch.autograd.Function):

@@ -24,7 +24,7 @@ METHODS = ("sample_average", "stochastic")
 _ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
 # From so many rows on a look takes its time, places to look at get fewer, and the samples of the hyperparameters differ
 # so little that a few serve a first look, and a few more an ascent.
-_MANY_ROWS, _FEWEST_SAMPLES, _FEWEST_PASSES = 500, 3, 16
+_MANY_ROWS, _FEWEST_SAMPLES, _SOME_SAMPLES, _FEWEST_PASSES = 500, 3, 4, 12
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
 _HILLS, _CLIMBERS, _LAST = 12, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
@@ -82,8 +82,8 @@ def maximise(
     basket: Sequence[tuple[Tensor, Tensor]] = (),
     q: int = 1,
     method: str = "sample_average",
-    restarts: int = 32,
-    raw: int = 384,
+    restarts: int = 24,
+    raw: int = 288,
     passes: int = 24,
     winners: Tensor | None = None,
     snap: Snap | None = None,
@@ -142,7 +142,7 @@ class _Settings(NamedTuple):
 
     def for_rows(self, n: int) -> "_Settings":
         """Less effort where each look takes long."""
-        effort = min(1.0, _MANY_ROWS / n) ** 0.7
+        effort = min(1.0, _MANY_ROWS / n)
         return self._replace(
             restarts=math.ceil(effort * self.restarts),
             raw=math.ceil(effort * self.raw),
@@ -260,7 +260,7 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
     rough, fine = int(_SHARE_ROUGH * passes), int(_SHARE_FINE * passes)
     if acquisition.post.n > _MANY_ROWS:
         simulator = acquisition.simulator
-        samples = min(_ROUGH_SAMPLES, acquisition.post.theta.H)
+        samples = min(_SOME_SAMPLES, acquisition.post.theta.H)
         acquisition = acquisition.thinned(samples, draws=simulator.draws, polish=simulator.polish)
     z = starts.clone()
     is_converged = torch.zeros(len(z), dtype=torch.bool)

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from takg.acquisition import Acquisition
-from takg.gp import Posterior
+from takg.gp import FoldedMean, Posterior, folded_target_mean
 from takg.numerics import sobol_points
 from takg.optim._region import Region, Runs
 
 _BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and from promising places, in length scales
 _SHARE_KNOWN, _SHARE_LOW = 0.4, 0.4  # of the raw points that are beside known x and beside promising places
 _LOWEST = 48  # known x that are worth a look beside them, by their mean
-_PLACES, _POOL = 12, 256  # promising places, out of how many points of either kind
+_PLACES, _POOL = 12, 256  # promising places, out of at most how many points of either kind
 _SDS = 2.0  # a place is as promising as its mean less this many sds is low
 _ROUNDS, _PARENTS = 2, 32  # of mutants
 _MOVING = 0.7  # share of the variables in which a mutant differs
@@ -28,7 +28,7 @@ _FAR, _MIDDLE, _NEAR = 0.5, 0.25, 0.05  # how far apart places, and starts, are
 _SLOW = 4.0  # what a fidelity or a kept fraction counts for as a distance, in edges of the cube
 _NEAREST, _WIDEST = 1e-3, 0.3  # reach along x, in length scales
 _LEAST_RAMP, _ALONG = 0.1, 0.3  # reach along a fidelity is a share of it, until it is small
-_BASKET_RUNGS, _BASKET_SHARES = (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0), (0.4, 0.95)
+_BASKET_RUNGS, _BASKET_SHARE = (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0), 0.4
 _SHARES = (0.05, 0.5, 0.95)  # of the way, that are tried for every fidelity that is kept
 _AT_ONCE = 64  # points whose mean or variance is read together
 _TINY = 1e-300  # a value of information of 0 has no logarithm
@@ -103,12 +103,8 @@ def best_shares(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs)
 
 def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor:
     """The best of many steps up from where each run stands, (basket, p): a run has this one start only."""
-    count, ways = len(old.x), _BASKET_SHARES if region.kept > 1 else _BASKET_SHARES[:1]
-    rungs = [
-        [rung] * (region.d + region.m) + [share] * (region.p - region.d - region.m)
-        for rung in _BASKET_RUNGS
-        for share in ways
-    ]
+    count, free = len(old.x), region.d + region.m
+    rungs = [[rung] * free + [_BASKET_SHARE] * (region.p - free) for rung in _BASKET_RUNGS]
     ladder = torch.tensor(rungs, dtype=torch.float64)  # (rungs, p); the bounds replace x
     runs = Runs(old.x.repeat_interleave(len(ladder), 0), old.s.repeat_interleave(len(ladder), 0))
     z = ladder.repeat(count, 1).clamp(*region.bounds(runs))
@@ -121,8 +117,9 @@ def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor
 def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, seed: int) -> Tensor:
     """Beside known x, those of the lowest mean first, beside promising places, and all over."""
     known = _known(acquisition)
-    known = known[torch.cat([post.target_mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
-    places = _promising(acquisition, post, known, seed)
+    mean = folded_target_mean(post)
+    known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
+    places = _promising(acquisition, post, mean, known, min(_POOL, 2 * count), seed)
     known = known[:_LOWEST]
     by_known, by_places = int(_SHARE_KNOWN * count), int(_SHARE_LOW * count)
     return torch.cat(
@@ -134,17 +131,18 @@ def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, 
     )
 
 
-def _promising(acquisition: Acquisition, post: Posterior, known: Tensor, seed: int) -> Tensor:
+def _promising(
+    acquisition: Acquisition, post: Posterior, mean: FoldedMean, known: Tensor, count: int, seed: int
+) -> Tensor:
     """Places apart from each other where the target may well be low, (k, d)."""
     low = acquisition.simulator.minimisers[:, 0].unique(dim=0)
-    pool = torch.cat([low, known[:_POOL], sobol_points(_POOL, post.model.d, seed=seed + 3)])
-    bound = torch.cat([_lower_bound(post, part) for part in pool.split(_AT_ONCE)])
+    pool = torch.cat([low, known[:count], sobol_points(count, post.model.d, seed=seed + 3)])
+    bound = torch.cat([_lower_bound(post, mean, part) for part in pool.split(_AT_ONCE)])
     return pool[_apart(-bound, pool / _lengthscale(acquisition), _PLACES, (_FAR, 0.0))]
 
 
-def _lower_bound(post: Posterior, x: Tensor) -> Tensor:
-    rows = post.target_rows(x)
-    return (post.mean(rows) - _SDS * post.variance(rows).sqrt()).mean(0)
+def _lower_bound(post: Posterior, mean: FoldedMean, x: Tensor) -> Tensor:
+    return (mean(x) - _SDS * post.variance(post.target_rows(x)).sqrt()).mean(0)
 
 
 def _beside(

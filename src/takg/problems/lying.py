@@ -16,11 +16,15 @@ _DATA_AND_TRACE = FidelitySpace(names=("data", "iterations"), trace_dims=(1,))
 
 
 def mute() -> Problem:
-    """Branin that fades into a constant: at s = 0 all designs look the same."""
-    truth, level = branin(), 55.0  # near its mean
+    """Branin that fades into a constant: up to s = 0.1 all designs look the same, as networks that learn nothing yet.
+
+    Were it so at s = 0 only, a look at the least s without noise would still show all there is.
+    """
+    truth, level, silent = branin(), 55.0, 0.1  # the level is near its mean
 
     def formula(x: Tensor, s: Tensor) -> Tensor:
-        return s[..., 0] * truth.formula(x, torch.ones_like(s)) + (1 - s[..., 0]) * level
+        share = (s[..., 0] - silent).clamp_min(0) / (1 - silent)
+        return share * truth.formula(x, torch.ones_like(s)) + (1 - share) * level
 
     return Problem(
         name="mute",

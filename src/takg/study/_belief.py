@@ -28,7 +28,7 @@ from takg.gp import (
 from takg.numerics import sobol_points
 from takg.optim import Recommendation, recommend
 from takg.records import Config, StudyState
-from takg.study._data import CostFunction, Paid, Point, Row, observed, paid
+from takg.study._data import CostFunction, Paid, Point, Row, designs, observed, paid
 from takg.study._plan import Plan
 
 _IMAGINED = 32  # places where a cost that is given as a function is looked at, for a smooth cost to be fitted
@@ -154,7 +154,8 @@ def learn(
     plan: Plan, state: StudyState, memory: Memory, *, seed: int, cost_function: CostFunction | None = None
 ) -> Belief | None:
     """Fit both models; None while there is nothing to fit them to."""
-    rows, costs = observed(plan, state), paid(plan, state)
+    xs = designs(plan, state)
+    rows, costs = observed(plan, state, xs), paid(plan, state, xs)
     if not any(math.isfinite(row.y) for row in rows):
         return None
     outcome, fitted, memory = _fit_value(plan, rows, memory, seed)
@@ -184,7 +185,7 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
     rows = value_rows(
         _tensor([row.x for row in data], plan.space.d), _tensor([row.s for row in data], plan.fidelities.m)
     )
-    model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels)
+    model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels, has_quirks=plan.fidelities.m > 0)
     if memory.chains is not None and memory.chains.names != tuple(model.priors):  # of another version's model
         memory = dataclasses.replace(memory, chains=None)
     if plan.options.warp == "log" and len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.scale_rows):
@@ -222,9 +223,10 @@ def _imagined(plan: Plan, function: CostFunction) -> list[Paid]:
     d, m = plan.space.d, plan.fidelities.m
     found = []
     for i, point in enumerate(sobol_points(_IMAGINED, d + m, seed=0).tolist()):
-        x = plan.space.snapped(tuple(point[:d]))
+        config = plan.space.from_unit(point[:d])
         fidelity = plan.full if i % 2 else plan.from_s(tuple(value**3 for value in point[d:]))
-        found.append(Paid(x, plan.to_s(fidelity), float(function(plan.space.from_unit(x), plan.named(fidelity)))))
+        cost = float(function(config, plan.named(fidelity)))
+        found.append(Paid(plan.space.to_unit(config), plan.to_s(fidelity), cost))
     return found
 
 

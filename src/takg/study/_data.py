@@ -1,7 +1,7 @@
 """From the state of a study to what the models are fitted to: plain numbers in the unit cube, smaller is better."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from takg.records import Config, EvaluationState, Failed, FidelityValues, Finished, StudyState
@@ -27,11 +27,15 @@ class Paid(NamedTuple):
     cost: float
 
 
-def observed(plan: Plan, state: StudyState) -> list[Row]:
+def designs(plan: Plan, state: StudyState) -> list[Point]:
+    """The x of every trial."""
+    return [plan.space.to_unit(trial.config) for trial in state.trials]
+
+
+def observed(plan: Plan, state: StudyState, xs: Sequence[Point]) -> list[Row]:
     """Of every trace the points that were to be kept; a run that diverged counts as one that ended badly."""
     rows: list[Row] = []
-    for trial in state.trials:
-        x = plan.space.to_unit(trial.config)
+    for trial, x in zip(state.trials, xs, strict=True):
         kept: dict[FidelityValues, float] = {}
         is_bad, fixed = False, None
         for evaluation in (state.evaluations[i] for i in trial.evaluations):
@@ -63,10 +67,10 @@ def wanted(plan: Plan, evaluation: EvaluationState) -> tuple[FidelityValues, ...
     return evaluation.asked.kept or (evaluation.asked.target,)
 
 
-def paid(plan: Plan, state: StudyState) -> list[Paid]:
+def paid(plan: Plan, state: StudyState, xs: Sequence[Point]) -> list[Paid]:
     """What each evaluation would have cost from a cold start: with all the legs that it continued."""
     found = []
-    for trial in state.trials:
+    for trial, x in zip(state.trials, xs, strict=True):
         before: float | None = None  # what the run has cost up to its checkpoint, where that is known
         for evaluation in (state.evaluations[i] for i in trial.evaluations):
             so_far, before = (0.0 if evaluation.start is None else before), None
@@ -80,7 +84,7 @@ def paid(plan: Plan, state: StudyState) -> list[Paid]:
             total = end.cost + so_far
             if isinstance(end, Finished):
                 before = total
-            found.append(Paid(plan.space.to_unit(trial.config), plan.to_s(evaluation.reached), total))
+            found.append(Paid(x, plan.to_s(evaluation.reached), total))
     return found
 
 
@@ -92,9 +96,10 @@ def _nearest(plan: Plan, places: Iterable[FidelityValues], points: dict[Fidelity
     """For each wanted place of the trace the point observed that is nearest to it."""
     if not points:
         return []
-    positions = {at: plan.to_s(at) for at in points}
     chosen = []
     for place in places:
-        s = plan.to_s(place)
-        chosen.append(min(positions, key=lambda at: math.dist(positions[at], s)))
+        if place not in points:  # as a rule it is there
+            s = plan.to_s(place)
+            place = min(points, key=lambda at: math.dist(plan.to_s(at), s))
+        chosen.append(place)
     return chosen

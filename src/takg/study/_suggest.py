@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from takg.acquisition import Acquisition, KnowledgeGradient, TaKG, TaKGZero, TaKGZeroAsPrinted
-from takg.numerics import sobol_points
+from takg.numerics import sobol_points, threads_for
 from takg.optim import Region, Suggestion, maximise
 from takg.records import Config, FidelityValues, StudyState, TrialState
 from takg.study._belief import Belief, Memory, rows_to_come
@@ -29,7 +29,7 @@ _LEAST_INITIAL = 4
 # every detail; it is not, and a search that trusts it creeps along.
 _GROWTH = 1.0
 _RECENT = 9  # evaluations whose choice says how long the next one takes
-_PASSES = {"sample_average": 24, "stochastic": 60}  # noisy steps are smaller ones
+_PASSES = {"sample_average": 18, "stochastic": 60}  # noisy steps are smaller ones
 _KINDS: dict[str, type[TaKG | TaKGZero]] = {
     "takg": TaKG,
     "takg_zero": TaKGZero,
@@ -88,7 +88,8 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
     basket = _continuable(plan, state)
     chosen: list[Proposal] = []
     dropped: list[tuple[int, str]] = []
-    acquisition = _acquisition(plan, state, belief, seed)
+    with threads_for(belief.posterior.n):
+        acquisition = _acquisition(plan, state, belief, seed)
     region = _region(plan)
     winners = belief.memory.winners
     while len(chosen) < n:
