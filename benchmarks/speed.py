@@ -117,6 +117,7 @@ def ask(name: str, count: int, repetitions: int) -> dict[str, Any]:
             at = torch.tensor([study.plan.to_s(study.plan.ordered(evaluation.fidelity))], dtype=torch.float64)
             x = torch.tensor([study.plan.space.to_unit(evaluation.config)], dtype=torch.float64)
             study.tell(evaluation, float(problem.evaluate(x, at)))
+            del study, evaluation  # the next one is opened as by a process that has none open
     middle = median(timings)
     return {"wall": middle.wall, "cpu": middle.cpu, "peak_mb": _peak_mb()}
 

@@ -86,7 +86,7 @@ def regression_by_numpy(
     and a squared-exponential process over (x, log s scaled to [0, 1]).
     """
     x, s, paid = data
-    theta, soft = learned.posterior.theta, learned.softening
+    theta, soft = learned.mean.theta, learned.softening
     span = math.log((1 + soft) / soft)
     logs, logs_new = np.log(s + soft), np.log(s_new + soft)
     rest = np.log(paid) - logs.sum(axis=1)
@@ -188,7 +188,7 @@ def test_a_cost_fit_continues_its_chains_after_one_more_evaluation():
     before = learn(x[:-1], s[:-1], paid[:-1], seed=1)
     after, again = (learn(x, s, paid, seed=2, chains=before.chains, draws=6) for _ in range(2))
     assert after.diagnostics.was_warm and not before.diagnostics.was_warm
-    assert after.cost.posterior.theta.H == 6
+    assert after.cost.mean.theta.H == 6
     assert after.chains == again.chains
     assert torch.equal(after.cost(tensor(x), tensor(s)), again.cost(tensor(x), tensor(s)))
 
@@ -279,6 +279,19 @@ def test_continuing_costs_the_difference_of_two_cold_starts():
     extra = continuation_cost(given_cost(proportional), x, s, s_from)
     by_hand = [1.7 * 1.4 * 0.5 * (0.8 - 0.2), 1.7 * 1.9 * 0.3 * (1.0 - 0.7)]
     np.testing.assert_allclose(extra.numpy(), by_hand, rtol=1e-12)
+
+
+def test_a_whole_cost_that_is_known_is_not_asked_for_again():
+    x, s, s_from = tensor([[0.4]]), tensor([[0.8, 0.5]]), tensor([[0.2, 0.5]])
+    asked = []
+
+    def counted(x, s):
+        asked.append(s)
+        return proportional(x, s)
+
+    extra = continuation_cost(counted, x, s, s_from, whole=proportional(x, s))
+    assert len(asked) == 1 and torch.equal(asked[0], s_from)
+    assert torch.equal(extra, continuation_cost(proportional, x, s, s_from))
 
 
 def test_continuing_never_costs_less_than_a_share_of_the_whole():

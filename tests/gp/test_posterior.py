@@ -23,7 +23,6 @@ from dense_gp import (
 )
 from torch.autograd import gradcheck
 
-from takg.errors import InputError
 from takg.gp import (
     Model,
     Posterior,
@@ -469,10 +468,18 @@ def test_derivative_rows_of_one_component_fold_into_that_component(design):
     torch.testing.assert_close(folded(x_new), post.target_mean(x_new), rtol=1e-10, atol=1e-10)
 
 
-def test_a_trend_that_varies_with_x_is_not_folded():
-    post, _ = a_posterior("matern52", (), gradients=False, trend_dims=(1,))
-    with pytest.raises(InputError, match=r"a trend that varies with x does not fold"):
-        folded_target_mean(post)
+@pytest.mark.parametrize("trend_dims", [(1,), (0, 2)])
+def test_a_trend_that_varies_with_x_folds_into_slopes(trend_dims):
+    post, gen = a_posterior("matern52", (), gradients=False, n=9, d=3, trend_dims=trend_dims)
+    folded, x_new = folded_target_mean(post), uniform(gen, 2, 5, 3)
+    assert [k for k in range(3) if folded.slopes[:, k].any()] == list(trend_dims)
+    expected, _ = dense(post, at_target(post, x_new.reshape(10, 3)))
+    np.testing.assert_allclose(folded(x_new).reshape(post.theta.H, 10), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_without_such_a_trend_there_are_no_slopes():
+    post, _ = a_posterior("matern52", (), gradients=False)
+    assert folded_target_mean(post).slopes is None
 
 
 # Numerical trouble

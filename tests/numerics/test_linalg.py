@@ -50,6 +50,17 @@ def test_positive_definite_matrices_get_numpys_factor_and_no_jitter(n, batch):
     assert (factor.jitter == 0).all()
 
 
+@pytest.mark.parametrize("is_by_columns", [True, False])
+def test_a_factor_is_put_where_it_is_wanted_with_jitter_if_need_be(is_by_columns):
+    A = torch.stack([torch.eye(4, dtype=torch.float64), torch.ones(4, 4, dtype=torch.float64)])
+    room = torch.full((2, 4, 4), 7.0, dtype=torch.float64)
+    out = room.mT if is_by_columns else room
+    found = jittered_cholesky(A, out=out)
+    expected = jittered_cholesky(A)
+    assert torch.equal(out, expected.L) and torch.equal(found.L, out)
+    assert torch.equal(found.jitter, expected.jitter) and (found.jitter > 0).tolist() == [False, True]
+
+
 def test_only_the_lower_triangle_is_read():
     A = positive_definite(3, n=6)
     scribbled = A + torch.full_like(A, 37.0).triu(1)

@@ -193,9 +193,12 @@ def test_no_starts_are_an_error(choices):
         recommend(a_posterior(d=1), seed=0, **choices)
 
 
-def test_a_trend_that_varies_with_x_is_an_error():
-    model = Model(d=1, fidelity_kernels=("freeze_thaw",), trend_dims=(0,))
+def test_a_trend_that_varies_with_x_is_followed():
+    model = Model(d=1, fidelity_kernels=("freeze_thaw",), trend_dims=(0,), slope_var=0.1)
     plain = a_posterior(d=1)
-    post = condition(model, plain.theta, plain.rows, plain.y)
-    with pytest.raises(InputError, match="trend"):
-        recommend(post, seed=0)
+    post = condition(model, plain.theta, plain.rows, 0.1 * plain.y)  # none too low to believe
+    grid = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None]
+    mean = post.target_mean(grid).mean(0)
+    found = recommend(post, seed=0)
+    assert float(post.target_mean(found.x[None]).mean()) <= float(mean.min()) + 1e-9
+    assert float(found.x) == pytest.approx(float(grid[mean.argmin()]), abs=1e-3)

@@ -12,6 +12,7 @@ functions of x and S whose gradients are exact (Theorem 1).
 """
 
 import copy
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -221,9 +222,10 @@ class LossSimulator:
             weights = torch.cholesky_solve(y.mT, self._L).mT
         key = torch.cat([self._rows.x, self._rows.part[:, None].to(torch.float64)], dim=-1)
         distinct, self._slot_of_row = key.unique(dim=0, return_inverse=True)
-        part = distinct[:, -1].long()
         no_s = distinct.new_empty(len(distinct), 0)
-        self._slots = Rows(x=distinct[:, :-1], s=no_s, part=part, noise_scale=torch.ones(len(part)))
+        self._slots = value_rows(distinct[:, :-1], no_s)
+        if self._rows.has_gradients:
+            self._slots = dataclasses.replace(self._slots, part=distinct[:, -1].long())
         has_tables = post.model.m and not self._rows.has_gradients
         self._tables = Tables.of(post.model, self._rows) if has_tables else None
         self._is_value = (self._rows.part == 0).to(torch.float64)
@@ -417,21 +419,27 @@ class LossSimulator:
         """K_n((x', 1), rows) at points that differ between samples, (H, B, ..., d) -> (H, B, ..., r)."""
         H, B, *between, d = x_new.shape
         flat = x_new.reshape(H, B, -1, d)
+        prior = self._target_covariance(observations, shift, flat, is_aligned=True)  # (H, B, c, r)
+        T = prior - features.reshape(H, B, flat.shape[2], -1) @ shift.folded - shift.offset[:, :, None, :]
+        return T.reshape(H, B, *between, -1)
+
+    def _target_covariance(
+        self, observations: Observations, shift: "_Shift", points: Tensor, *, is_aligned: bool
+    ) -> Tensor:
+        """K((x', 1), rows) before any data, at points (c, d), or (H, B, c, d) with `is_aligned`: (H, B, c, r)."""
         rows, has_gradients = observations.rows, observations.rows.has_gradients
         if not has_gradients:  # all values at one x have the same
             rows = value_rows(observations.x, observations.x.new_empty(*observations.x.shape[:-1], 0))
         near = design_covariance(
             self.post.model,
             self.post.theta,
-            value_rows(flat, flat.new_empty(*flat.shape[:-1], 0)),
-            _with_batch(rows, H),
-            is_aligned=True,
+            value_rows(points, points.new_empty(*points.shape[:-1], 0)),
+            _with_batch(rows, self.post.theta.H) if is_aligned else rows,
+            is_aligned=is_aligned,
         )  # (H, B, c, r or q)
         if not has_gradients:
             near = near[..., observations.owner]
-        prior = near * shift.pull[:, :, None, :] + shift.constant[:, None, :]
-        T = prior - features.reshape(H, B, flat.shape[2], -1) @ shift.folded - shift.offset[:, :, None, :]
-        return T.reshape(H, B, *between, -1)
+        return near * shift.pull[:, :, None, :] + shift.constant[:, None, :]
 
     def _inner_minima(
         self, observations: Observations, shift: "_Shift", v: Tensor, near: Tensor | None
@@ -474,8 +482,7 @@ class LossSimulator:
         H, B, M, J, r = v.shape
         d, q = self.post.model.d, observations.x.shape[1]
         g = len(self.candidates)
-        near = covariance(self.post.model, self.post.theta, self._target(self.candidates), observations.rows)
-        T = near * observations.is_new[:, None, :].to(near.dtype)  # (H, B, g, r)
+        T = self._target_covariance(observations, shift, self.candidates, is_aligned=False)  # (H, B, g, r)
         # The batch joins the columns, so that the candidates' features are never copied.
         columns = shift.folded.movedim(1, 2).reshape(H, -1, B * r)  # (H, slots, B r)
         T = T - (self._candidate_features @ columns).reshape(H, g, B, r).movedim(2, 1) - shift.offset[:, :, None, :]
@@ -504,9 +511,6 @@ class LossSimulator:
             return weights, None
         along = torch.nn.functional.one_hot((part - 1).clamp_min(0), d) * (part > 0)[:, None]  # (r, d)
         return weights, torch.einsum("hbmtr,rq,rd->hbmtqd", pulled, belongs, along.to(pulled.dtype))
-
-    def _target(self, x_new: Tensor) -> Rows:
-        return self.post.target_rows(x_new)
 
 
 def _flat(T: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ class Acquisition(ABC):
         cost = self.cost(x, s)
         if s_from is not None and s_from.shape[-1] and not s_from.isnan().all():
             is_warm = ~s_from.isnan().any(-1)  # (B, q)
-            onward = continuation_cost(self.cost, x, s, torch.where(is_warm[..., None], s_from, 0.0))
+            onward = continuation_cost(self.cost, x, s, torch.where(is_warm[..., None], s_from, 0.0), whole=cost)
             cost = torch.where(is_warm, onward, cost)
         is_bad = ~(cost.isfinite() & (cost > 0))
         if is_bad.any():
@@ -246,7 +246,7 @@ def _trace_rows(x: Tensor, S: Tensor, *, gradients: bool, noise_scale: float) ->
     flat = Rows(
         x=rows.x.reshape(B, q * r, rows.d),
         s=rows.s.reshape(B, q * r, rows.m),
-        part=rows.part.repeat(q),
+        part=rows.part.repeat(q) if q > 1 else rows.part,
         noise_scale=rows.noise_scale.repeat(q),
     )
     return flat, torch.arange(q).repeat_interleave(r)

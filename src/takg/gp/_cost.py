@@ -11,8 +11,8 @@ from torch import Tensor
 from takg.errors import InputError
 from takg.fidelity import check_fidelities
 from takg.gp._fit import Chains, Diagnostics, fit
+from takg.gp._folded import FoldedMean, folded_target_mean
 from takg.gp._model import Model
-from takg.gp._posterior import Posterior
 from takg.gp._rows import value_rows
 
 Cost = Callable[[Tensor, Tensor], Tensor]
@@ -31,7 +31,7 @@ class LearnedCost:
     from where nothing is known of the cost.
     """
 
-    posterior: Posterior  # over (x, centred log-scaled s), of standardised log cost less its expected slope
+    mean: FoldedMean  # over (x, centred log-scaled s), of standardised log cost less its expected slope
     softening: float  # log s is log(s + softening), finite at s = 0
     ramp_centre: Tensor  # (m,), mean of the log-scaled s observed
     centre: float
@@ -42,8 +42,7 @@ class LearnedCost:
         batch = np.broadcast_shapes(x.shape[:-1], s.shape[:-1])
         ramp = _log_ramp(s, self.softening).expand(*batch, -1)
         z = torch.cat([x.expand(*batch, -1), ramp - self.ramp_centre], dim=-1)  # (..., d + m)
-        rows = value_rows(z[..., None, :], z.new_empty(*z.shape[:-1], 1, 0))
-        residual = self.posterior.mean(rows).mean(0)[..., 0]  # (...,)
+        residual = self.mean(z[..., None, :]).mean(0)[..., 0]  # (...,)
         return (self.centre + self.scale * residual + _expected_slope(ramp, self.softening)).exp()
 
 
@@ -107,7 +106,11 @@ def fit_cost(
         model, rows, (residual - centre) / scale, seed=seed, draws=draws, chains=chains, steps=steps, most_rows=_TELLING
     )
     learned = LearnedCost(
-        posterior=result.posterior, softening=softening, ramp_centre=ramp_centre, centre=centre, scale=scale
+        mean=folded_target_mean(result.posterior),
+        softening=softening,
+        ramp_centre=ramp_centre,
+        centre=centre,
+        scale=scale,
     )
     return CostFit(cost=learned, chains=result.chains, diagnostics=result.diagnostics)
 
@@ -127,14 +130,23 @@ def given_cost(function: Cost) -> Cost:
     return checked
 
 
-def continuation_cost(cost: Cost, x: Tensor, s: Tensor, s_from: Tensor, *, least_share: float = _LEAST_SHARE) -> Tensor:
+def continuation_cost(
+    cost: Cost,
+    x: Tensor,
+    s: Tensor,
+    s_from: Tensor,
+    *,
+    whole: Tensor | None = None,
+    least_share: float = _LEAST_SHARE,
+) -> Tensor:
     """Cost of going on from s_from to s: the difference of two cold starts, at least a share of the whole.
 
     Args:
         x, s, s_from: (..., d), (..., m), (..., m).
+        whole: cost(x, s), if it is known already.
         least_share: of the cold-start cost at s; keeps the result positive where the difference is not.
     """
-    whole = cost(x, s)
+    whole = cost(x, s) if whole is None else whole
     return torch.maximum(whole - cost(x, s_from), least_share * whole)
 
 

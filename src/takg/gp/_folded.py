@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from takg.errors import InputError
-from takg.gp._kernels import fidelity_covariance, profile, profile_slope
+from takg.gp._kernels import fidelity_covariance, profile, profile_slope, trend_basis
 from takg.gp._model import Hyperparameters, Model
 from takg.gp._posterior import Posterior
 from takg.gp._rows import Rows
@@ -18,7 +17,10 @@ from takg.gp._rows import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedMean:
-    """mu(x', 1) = offset + sum_j weights_j k_x(x', c_j) + sum_jk gradient_weights_jk d k_x(x', c_j) / d c_jk."""
+    """mu(x', 1) = offset + sum_j weights_j k_x(x', c_j) + sum_jk gradient_weights_jk d k_x(x', c_j) / d c_jk.
+
+    With a trend, + sum_k slopes_k x'_k.
+    """
 
     model: Model
     theta: Hyperparameters
@@ -26,6 +28,7 @@ class FoldedMean:
     weights: Tensor  # (H, u)
     gradient_weights: Tensor | None  # (H, u, d); None without derivative rows
     offset: Tensor  # (H,)
+    slopes: Tensor | None  # (H, d); None without a trend that varies with x
 
     def __call__(self, x_new: Tensor) -> Tensor:
         """(..., c, d) -> (H, ..., c)."""
@@ -39,13 +42,13 @@ class FoldedMean:
             scaled = -2 * precision[:, None, :] * self.gradient_weights  # (H, u, d): du/dc_k = -2 diff_k / l_k^2
             along = torch.einsum("pud,hud->hpu", flat.reshape(-1, u, self.model.d), scaled)
             mean = mean + (profile_slope(self.model.design_kernel, distance) * along).sum(-1)
+        if self.slopes is not None:
+            mean = mean + self.slopes @ x_new.reshape(-1, self.model.d).mT
         return mean.reshape(H, *x_new.shape[:-1])
 
 
 def folded_target_mean(post: Posterior) -> FoldedMean:
     """The posterior mean at the target fidelity in its folded form."""
-    if post.model.trend_dims:
-        raise InputError("a trend that varies with x does not fold; use Posterior.target_mean")
     centres, group = post.rows.x.unique(dim=0, return_inverse=True)  # (u, d), (n,)
     pull = post.weights * target_factor(post.model, post.theta, post.rows)  # (H, n)
     H, u, d = post.theta.H, centres.shape[0], post.model.d
@@ -62,7 +65,16 @@ def folded_target_mean(post: Posterior) -> FoldedMean:
         weights=weights,
         gradient_weights=gradient_weights,
         offset=post.model.mean_var * (post.weights * is_value).sum(-1),
+        slopes=_slopes(post) if post.model.trend_dims else None,
     )
+
+
+def _slopes(post: Posterior) -> Tensor:
+    """Posterior mean of the trend's slope along each component of x, (H, d); 0 where it has none."""
+    slopes = post.weights.new_zeros(post.theta.H, post.model.d)
+    for k in post.model.trend_dims:
+        slopes[:, k] = post.model.slope_var * (post.weights * trend_basis(post.rows, k)).sum(-1)
+    return slopes
 
 
 def target_factor(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:

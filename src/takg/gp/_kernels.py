@@ -64,7 +64,7 @@ def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
         s = rows.s[..., j]
         variance = variance * _FIDELITY_FACTORS[kind](s, s, *(_lift(p, variance) for p in theta.fidelity[j]))
     for k in model.trend_dims:
-        variance = variance + model.slope_var * _trend_basis(rows, k) ** 2
+        variance = variance + model.slope_var * trend_basis(rows, k) ** 2
     is_value = (rows.part == 0).to(variance.dtype)
     if theta.quirk_var is not None:
         variance = variance + _lift(theta.quirk_var, variance) * distance_to_target(rows.s) ** 2 * is_value
@@ -249,11 +249,11 @@ def trend_covariance(model: Model, a: Rows, b: Rows) -> Tensor:
     both_values = ((a.part == 0)[:, None] & (b.part == 0)[None, :]).to(a.x.dtype)
     K = model.mean_var * both_values
     for k in model.trend_dims:
-        K = K + model.slope_var * _trend_basis(a, k)[..., :, None] * _trend_basis(b, k)[..., None, :]
+        K = K + model.slope_var * trend_basis(a, k)[..., :, None] * trend_basis(b, k)[..., None, :]
     return K
 
 
-def _trend_basis(rows: Rows, k: int) -> Tensor:
+def trend_basis(rows: Rows, k: int) -> Tensor:
     """What the slope in x_k is multiplied by in each row: x_k in values, 0 or 1 in derivatives.  (..., r)"""
     return torch.where(rows.part == 0, rows.x[..., k], (rows.part == k + 1).to(rows.x.dtype))
 

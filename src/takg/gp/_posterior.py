@@ -11,7 +11,7 @@ from takg.gp._kernels import covariance, noise_variance, prior_variance
 from takg.gp._model import Hyperparameters, Model
 from takg.gp._rows import Rows, check_rows, joined, value_rows
 from takg.gp._tables import Tables
-from takg.numerics import extended_factor, jittered_cholesky
+from takg.numerics import extended_factor, jittered_cholesky, side_by_side
 
 _FEW = 500  # rows whose covariance, under all samples, is made at once
 
@@ -102,13 +102,21 @@ def condition(model: Model, theta: Hyperparameters, rows: Rows, y: Tensor) -> Po
     if len(rows) <= _FEW:
         L, jitter = jittered_cholesky(_observed_covariance(model, theta, rows))
         return Posterior(model=model, theta=theta, rows=rows, y=y, L=L, weights=_solve(L, y), jitter=jitter)
-    L = torch.empty(theta.H, len(rows), len(rows), dtype=torch.float64).mT  # by columns, as factors come
+    n = len(rows)
+    L = torch.empty(theta.H, n, n, dtype=torch.float64).mT  # by columns, as factors come
     jitter = torch.empty(theta.H, dtype=torch.float64)
     tables = None if rows.has_gradients else Tables.of(model, rows)
-    for h in range(theta.H):  # one after the other: there is memory for all factors, but not for what leads to them
-        one = theta.part(slice(h, h + 1))
-        K = _observed_covariance(model, one, rows) if tables is None else tables.lower_covariance(one)
-        L[h : h + 1], jitter[h : h + 1] = jittered_cholesky(K)
+
+    def factorise(some: slice) -> None:
+        """One after the other: there is room for all factors, but not for what leads to them."""
+        room = None if tables is None else torch.empty(1, n, n, dtype=torch.float64)
+        with torch.no_grad():
+            for h in range(theta.H)[some]:
+                one = theta.part(slice(h, h + 1))
+                K = _observed_covariance(model, one, rows) if tables is None else tables.lower_covariance(one, out=room)
+                jitter[h : h + 1] = jittered_cholesky(K, out=L[h : h + 1]).jitter
+
+    side_by_side(factorise, theta.H)
     return Posterior(model=model, theta=theta, rows=rows, y=y, L=L, weights=_solve(L, y), jitter=jitter)
 
 

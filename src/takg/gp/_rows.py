@@ -1,5 +1,6 @@
 """What was, or could be, observed: values and partial derivatives of g at points (x, s)."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,15 +45,20 @@ class Rows:
 
     @property
     def has_gradients(self) -> bool:
-        return bool(self.part.any())
+        return self.part is not _values_only(len(self.part)) and bool(self.part.any())
+
+
+@functools.lru_cache(maxsize=256)
+def _values_only(r: int) -> Tensor:
+    """The parts of r values, one tensor for all who have the same: it is known without a look into it."""
+    return torch.zeros(r, dtype=torch.long)
 
 
 def value_rows(x: Tensor, s: Tensor, *, noise_scale: float = 1.0) -> Rows:
     """Values of g at paired points: x (..., r, d) with s (..., r, m), whose batch dimensions broadcast."""
     batch, r = np.broadcast_shapes(x.shape[:-2], s.shape[:-2]), x.shape[-2]
     x, s = x.expand(*batch, *x.shape[-2:]), s.expand(*batch, *s.shape[-2:])
-    part = torch.zeros(r, dtype=torch.long)
-    return Rows(x=x, s=s, part=part, noise_scale=torch.full((r,), noise_scale, dtype=x.dtype))
+    return Rows(x=x, s=s, part=_values_only(r), noise_scale=torch.full((r,), noise_scale, dtype=x.dtype))
 
 
 def rows_at(x: Tensor, S: Tensor, *, gradients: bool = False, noise_scale: float = 1.0) -> Rows:
@@ -68,7 +74,7 @@ def rows_at(x: Tensor, S: Tensor, *, gradients: bool = False, noise_scale: float
     d, per_fidelity = x.shape[-1], 1 + gradients * x.shape[-1]
     S = S.repeat_interleave(per_fidelity, dim=-2)  # (..., r, m)
     batch, (r, m) = np.broadcast_shapes(x.shape[:-1], S.shape[:-2]), S.shape[-2:]
-    part = torch.arange(1 + d)[:per_fidelity].repeat(r // per_fidelity)
+    part = torch.arange(1 + d).repeat(r // per_fidelity) if gradients else _values_only(r)
     x, S = x[..., None, :].expand(*batch, r, d), S.expand(*batch, r, m)
     return Rows(x=x, s=S, part=part, noise_scale=torch.full((r,), noise_scale, dtype=x.dtype))
 
@@ -76,10 +82,11 @@ def rows_at(x: Tensor, S: Tensor, *, gradients: bool = False, noise_scale: float
 def joined(rows: Sequence[Rows]) -> Rows:
     """The rows one after the other; batch dimensions are broadcast."""
     batch = np.broadcast_shapes(*(one.x.shape[:-2] for one in rows), *(one.s.shape[:-2] for one in rows))
+    r = sum(len(one) for one in rows)
     return Rows(
         x=torch.cat([one.x.expand(*batch, *one.x.shape[-2:]) for one in rows], dim=-2),
         s=torch.cat([one.s.expand(*batch, *one.s.shape[-2:]) for one in rows], dim=-2),
-        part=torch.cat([one.part for one in rows]),
+        part=torch.cat([one.part for one in rows]) if any(one.has_gradients for one in rows) else _values_only(r),
         noise_scale=torch.cat([one.noise_scale for one in rows]),
     )
 

@@ -45,12 +45,12 @@ class Tables:
         s = tuple(Distinct(*column.unique(return_inverse=True)) for column in rows.s.unbind(-1))
         return cls(model=model, rows=rows, x=Distinct(*rows.x.unique(dim=0, return_inverse=True)), s=s)
 
-    def lower_covariance(self, theta: Hyperparameters) -> Tensor:
+    def lower_covariance(self, theta: Hyperparameters, *, out: Tensor | None = None) -> Tensor:
         """The lower triangle, all that a factorisation reads, of the covariance of the rows with noise, (H, n, n)."""
         from takg.gp._gather import fill_lower  # on first use: Numba takes its time
 
         n = len(self.rows)
-        K = torch.empty(theta.H, n, n, dtype=torch.float64)
+        K = torch.empty(theta.H, n, n, dtype=torch.float64) if out is None else out
         design = profile(self.model.design_kernel, theta.lengthscale**-2 @ self._squares) * theta.signal_var[:, None]
         factors = [
             fidelity_factor(self.model, theta, j, values[:, None], values[None, :]).numpy()

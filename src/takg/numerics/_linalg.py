@@ -19,7 +19,7 @@ class Factor(NamedTuple):
     jitter: Tensor  # (...,)
 
 
-def jittered_cholesky(A: Tensor, *, diagonal: Tensor | None = None) -> Factor:
+def jittered_cholesky(A: Tensor, *, diagonal: Tensor | None = None, out: Tensor | None = None) -> Factor:
     """Factor each matrix of a batch, adding to the diagonal of those that are not positive definite.
 
     Jitter grows by tens until the factorisation succeeds; matrices that succeed keep jitter 0. A pivot below
@@ -29,10 +29,12 @@ def jittered_cholesky(A: Tensor, *, diagonal: Tensor | None = None) -> Factor:
         A: (..., n, n), symmetric; only its lower triangle is read.
         diagonal: (..., n), the diagonal before something was subtracted, if A is such a difference: that sets
             its rounding error. By default the diagonal of A.
+        out: where to put the factor; not for derivatives.
     Returns:
         The factor and the jitter of each matrix, in the units of A.
     """
-    L, info = torch.linalg.cholesky_ex(A)
+    place = None if out is None else (out, torch.empty(A.shape[:-2], dtype=torch.int32))
+    L, info = torch.linalg.cholesky_ex(A, out=place)
     jitter = A.new_zeros(A.shape[:-2])
     diagonal = _diagonal(A) if diagonal is None else diagonal.detach()
     failed = _is_broken(L, info, diagonal)
@@ -47,7 +49,7 @@ def jittered_cholesky(A: Tensor, *, diagonal: Tensor | None = None) -> Factor:
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     for relative in _JITTERS:
         jitter = torch.where(failed, relative * size, jitter)
-        L, info = torch.linalg.cholesky_ex(A + jitter[..., None, None] * eye)
+        L, info = torch.linalg.cholesky_ex(A + jitter[..., None, None] * eye, out=place)
         # Jitter never shrinks: what a matrix has been given it keeps, so the loop ends.
         failed = _is_broken(L, info, diagonal)
         if not failed.any():

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 _WORTH_THREADS = 3000  # rows of a covariance matrix
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-_KEPT, _LARGE = 2**28, 2**25  # bytes
+_KEPT, _LARGE = 2**27, 2**24  # bytes
 _MOST_SIDES = 4
 _TINY = 5e-324  # the smallest float above 0
 

@@ -249,6 +249,7 @@ class Study:
         state = self.log.refresh()
         if self._belief[0] != state.sequence:
             memory = Memory.loads(self.log.storage.recall(self.name, _ENGINE))
+            self._belief = (-1, None)  # what it holds takes as much room as what is to come
             fitted = learn(self.plan, state, memory, seed=self._seed(state), cost_function=self.cost_function)
             self._belief = (state.sequence, fitted)
         return self._belief[1]
