@@ -59,6 +59,7 @@ class Setting:
     trace_dims: tuple[int, ...]
     cost: Callable[[Tensor, Tensor], Tensor] | None  # (..., d), (..., m) -> (...); None: see what you have paid
     seed: int
+    pool: tuple[Point, ...] | None = None  # the only designs there are; what is asked for means the nearest of them
 
     @property
     def m(self) -> int:

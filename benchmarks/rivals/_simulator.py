@@ -25,6 +25,7 @@ class Simulator:
             trace_dims=problem.fidelities.trace_dims,
             cost=problem.cost if problem.cost_is_known else None,
             seed=seed,
+            pool=problem.pool,
         )
         self.cost = self.low_cost = 0.0
         self.suggestions = 0

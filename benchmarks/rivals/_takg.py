@@ -30,7 +30,7 @@ class Takg(Method):
         self._runs: dict[int, int] = {}  # trial: run
         self._storage = MemoryStorage()
         self.study = takg.create_study(
-            {f"x{i}": takg.Float(0.0, 1.0) for i in range(setting.d)},
+            self._space(),
             {name: self._fidelity(j) for j, name in enumerate(setting.names)},
             name=_NAME,
             storage=self._storage,
@@ -76,6 +76,12 @@ class Takg(Method):
             for at, value in trial.points.items():
                 s = self._s(self.study.plan.named(at))
                 self._incumbent.see(self._x(trial.config), s, value)
+
+    def _space(self) -> Any:
+        every = {f"x{i}": takg.Float(0.0, 1.0) for i in range(self.setting.d)}
+        if self.setting.pool is None:
+            return every
+        return takg.Pool(every, [dict(zip(every, point, strict=True)) for point in self.setting.pool])
 
     def _fidelity(self, j: int) -> takg.Fidelity:
         is_trace = j in self.setting.trace_dims

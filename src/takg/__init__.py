@@ -2,7 +2,7 @@
 
 from takg._api import create_study, load_study
 from takg.errors import InputError, NumericsError, SpaceError, StorageError, StudyError, TakgError
-from takg.space import Categorical, Constant, Fidelity, Float, Int, Ordinal
+from takg.space import Categorical, Constant, Fidelity, Float, Int, Ordinal, Pool
 from takg.study import Evaluation, Study
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Int",
     "NumericsError",
     "Ordinal",
+    "Pool",
     "SpaceError",
     "StorageError",
     "Study",

@@ -186,6 +186,22 @@ def test_a_probability_outside_0_and_1_is_an_error(p):
         recommend(a_posterior(d=1), seed=0, probabilities=(0.5, p))
 
 
+def test_out_of_some_designs_the_one_of_the_lowest_mean_is_recommended():
+    post = a_posterior(d=1)
+    some = torch.linspace(0.03, 0.97, 300, dtype=torch.float64)[:, None]
+    found = recommend(post, seed=0, among=some)
+    mean = post.target_mean(some).mean(0)
+    credible = mean.where(mean >= float(post.y.min()) - 0.25, torch.inf)
+    assert (found.x == some[credible.argmin()]).all() or float(mean.min()) < float(post.y.min()) - 0.25
+    assert (some == found.x).all(-1).any() and found.is_converged
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (3, 2), (3,)])
+def test_designs_of_another_shape_are_an_error(shape):
+    with pytest.raises(InputError, match="among has shape"):
+        recommend(a_posterior(d=1), seed=0, among=torch.zeros(shape, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("choices", [{"raw": 0}, {"restarts": 0}, {"restarts": -1}])
 def test_no_starts_are_an_error(choices):
     ((name, value),) = choices.items()

@@ -45,6 +45,13 @@ def test_taskset_means_the_nearest_recorded_training(pool):
     assert problem.cost(beside, at(0.5)).item() == pytest.approx(0.51)
 
 
+def test_only_recorded_trainings_can_be_run(pool):
+    problem = taskset(pool, 0)
+    assert problem.pool is not None and len(problem.pool) == 3
+    assert problem.minimisers[0] in problem.pool
+    assert find_problem("branin").pool is None
+
+
 def test_a_recorded_training_that_exploded_has_diverged(pool):
     problem = find_problem("taskset-0", data=pool)
     values = problem.evaluate(at(1.0, 0.0, 1.0), torch.linspace(0, 1, 51, dtype=torch.float64)[:, None])

@@ -93,9 +93,63 @@ def test_two_runs_of_one_configuration_go_on_each_from_where_it_stands(tmp_path:
     short, long = torch.tensor([[0.25, 0.1]], dtype=torch.float64), torch.tensor([[0.5, 0.8]], dtype=torch.float64)
     for start in (short, long, torch.full_like(short, torch.nan)):
         goal = (start + torch.tensor([0.0, 0.1], dtype=torch.float64)).nan_to_num(0.3)
-        xs, Ss = _suggest._runnable(plan, x, goal[:, None, :], start)
+        xs, Ss = _suggest._runnable(plan, plan.space.neighbours, x, goal[:, None, :], start)
         assert len(xs) == len(Ss) > 0
         assert torch.equal(xs, x.expand_as(xs))
         if not start.isnan().any():
             assert (Ss[..., 0] == start[:, 0]).all()
             assert (Ss[..., 1] > start[:, 1]).all()
+
+
+POOL = takg.Pool(
+    {"x": takg.Float(0.0, 1.0), "y": takg.Float(0.0, 1.0)},
+    [{"x": ((7 * i) % 30) / 29, "y": i / 29} for i in range(30)],
+)
+
+
+def flat_curve(config: dict[str, float], epoch: float) -> float:
+    return loss(config, 20) + 0.1 / epoch
+
+
+def runs_of_pool(directory: Path, count: int, **options: Any) -> Study:
+    study = small_study(directory, EPOCHS, space=POOL, initial=4, samples=2, seed=3, cost="reported", **options)
+    for _ in range(count):
+        evaluation = study.ask()
+        POOL.check(evaluation.config)
+        if study.plan.options.basket:
+            (evaluation.checkpoint / "model").write_text("here")
+        trace = [(epoch, flat_curve(evaluation.config, epoch)) for epoch in evaluation.steps("epochs")]
+        study.tell(evaluation, trace=trace, cost=0.1 + len(trace))
+    return study
+
+
+@pytest.mark.slow
+def test_out_of_a_pool_only_its_configurations_are_run_and_the_best_of_them_is_found(tmp_path: Path) -> None:
+    study = runs_of_pool(tmp_path, 16)
+    losses = {point: flat_curve(POOL.from_unit(point), 20) for point in POOL.points}
+    ranks = sorted(losses, key=lambda point: losses[point])
+    assert ranks.index(POOL.to_unit(study.best.config)) < 2
+    again = takg.load_study(storage=tmp_path / "study.db")
+    assert again.plan.space == POOL and again.best.config == study.best.config
+    new = [one.config["y"] for one in study.trials]
+    assert len(set(new)) > 0.7 * len(new)  # of the nearest, those that are new are worth more
+
+
+@pytest.mark.slow
+def test_a_batch_out_of_a_pool_has_no_configuration_twice(tmp_path: Path) -> None:
+    study = runs_of_pool(tmp_path, 5)
+    fresh = [one.config["y"] for one in study.ask(5) if not one.resumed]
+    assert len(set(fresh)) == len(fresh) > 0
+
+
+@pytest.mark.slow
+def test_where_no_run_can_be_continued_one_of_the_pool_is_run_again(tmp_path: Path) -> None:
+    """All of a small pool were tried, at low fidelity: there is nothing else to do."""
+    pool = takg.Pool({"x": takg.Float(0.0, 1.0)}, [{"x": i / 4} for i in range(5)])
+    study = small_study(tmp_path, EPOCHS, space=pool, initial=6, samples=2, seed=1, cost="reported", basket=0)
+    for _ in range(9):
+        evaluation = study.ask()
+        pool.check(evaluation.config)
+        trace = [(epoch, loss({**evaluation.config, "y": 0.6}, epoch)) for epoch in evaluation.steps("epochs")]
+        study.tell(evaluation, trace=trace, cost=0.1 + len(trace))
+    assert len(study.trials) == 9

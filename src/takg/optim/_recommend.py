@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from takg.errors import InputError
-from takg.gp import OutcomeTransform, Posterior, folded_target_mean
-from takg.numerics import minimise, sobol_points, threads_for
+from takg.gp import FoldedMean, OutcomeTransform, Posterior, folded_target_mean
+from takg.numerics import Minimum, minimise, sobol_points, threads_for
 
 _BEYOND = 0.25  # as far below the lowest output, in sds of the outputs, a mean is taken at its word
 _DOUBTS = 2.0  # sds that are added to one beyond
+_AT_ONCE = 256  # points whose mean is read together, and that are compared in the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,36 +38,25 @@ def recommend(
     probabilities: tuple[float, ...] = (0.05, 0.5, 0.95),
     raw: int = 512,
     restarts: int = 8,
+    among: Tensor | None = None,
 ) -> Recommendation:
     """Minimise the averaged target mean over the unit cube, within what can be believed.
 
     Args:
         outcome: the transform that the outputs went through; without it, results are in the model's units.
         raw, restarts: points at which the mean is first looked at, beside the data's x, and how many are polished.
+        among: (k, d), the only designs there are, if not all of the cube.
     """
     if raw < 1 or restarts < 1:
         raise InputError(f"raw={raw}, restarts={restarts}: expected at least 1 of each")
+    if among is not None and (among.ndim != 2 or len(among) == 0 or among.shape[1] != post.model.d):
+        raise InputError(f"among has shape {tuple(among.shape)}; expected (k, {post.model.d}) with k >= 1")
     outcome = outcome or _IDENTITY
     mean = folded_target_mean(post)
     with threads_for(post.n), torch.no_grad():
-        known = post.rows.x.unique(dim=0)
-        points = torch.cat([sobol_points(raw, post.model.d, seed=seed), known])
-        averaged = torch.cat([mean(chunk).mean(0) for chunk in points.split(256)])
-        starts = points[averaged.topk(min(restarts, len(points)), largest=False).indices]
         # A gradient that was observed is reason enough to believe in lower values.
         least = -math.inf if post.rows.has_gradients else float(post.y.min()) - _BEYOND
-        if averaged.min() < least:  # others may be more credible
-            close = averaged[raw:].clamp_min(least).topk(min(restarts, len(known)), largest=False).indices
-            starts = torch.cat([starts, known[close]])
-
-        def objective(x: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-            with torch.enable_grad():
-                x = x.detach().requires_grad_()
-                value = mean(x).mean(0)
-                (gradient,) = torch.autograd.grad(value.sum(), x)
-            return value, gradient
-
-        found = minimise(objective, starts, 0.0, 1.0, max_passes=100, tolerance=1e-8)
+        found = _lowest(post, mean, least, seed, raw, restarts) if among is None else _valued(mean, among)
         rows = post.target_rows(found.x)
         mus, sds = post.mean(rows), post.variance(rows).sqrt()  # (H, starts)
         doubt = (sds.square().mean(0) + mus.var(0, correction=0)).sqrt()
@@ -81,6 +71,37 @@ def recommend(
         quantiles=quantiles,
         is_converged=bool(found.converged[best]),
     )
+
+
+def _lowest(post: Posterior, mean: FoldedMean, least: float, seed: int, raw: int, restarts: int) -> Minimum:
+    """Local minima of the averaged mean."""
+    known = post.rows.x.unique(dim=0)
+    points = torch.cat([sobol_points(raw, post.model.d, seed=seed), known])
+    averaged = _averaged(mean, points)
+    starts = points[averaged.topk(min(restarts, len(points)), largest=False).indices]
+    if averaged.min() < least:  # others may be more credible
+        close = averaged[raw:].clamp_min(least).topk(min(restarts, len(known)), largest=False).indices
+        starts = torch.cat([starts, known[close]])
+
+    def objective(x: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            value = mean(x).mean(0)
+            (gradient,) = torch.autograd.grad(value.sum(), x)
+        return value, gradient
+
+    return minimise(objective, starts, 0.0, 1.0, max_passes=100, tolerance=1e-8)
+
+
+def _valued(mean: FoldedMean, points: Tensor) -> Minimum:
+    """The lowest of the points, as if each were a minimum."""
+    value, order = _averaged(mean, points).topk(min(_AT_ONCE, len(points)), largest=False)
+    nothing = torch.zeros_like(value)
+    return Minimum(x=points[order], value=value, gradient_norm=nothing, converged=nothing == 0, passes=1)
+
+
+def _averaged(mean: FoldedMean, points: Tensor) -> Tensor:
+    return torch.cat([mean(chunk).mean(0) for chunk in points.split(_AT_ONCE)])
 
 
 _IDENTITY = OutcomeTransform(warp="none", floor=-1e300, cap=1e300, worst=1e300, origin=0.0, scale=1.0, mean=0.0, sd=1.0)

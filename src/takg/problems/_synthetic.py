@@ -24,7 +24,8 @@ class Problem:
     user units, (..., d), (..., m) -> (...,), unchecked and differentiable; `evaluate` is its checked form on
     the unit cube. Neither has noise: `noise_sd` is for whoever simulates observations to add. A run of which the
     formula is NaN has diverged. `price(x, s)` is the cost in the same terms as `formula`, in full trainings; without
-    it, it is the paper's. Where the cost is not known, methods only see what they have paid.
+    it, it is the paper's. Where the cost is not known, methods only see what they have paid. If only some designs
+    can be run, `pool` has them, in the unit cube, and the formula means the nearest.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Problem:
     price: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, repr=False)
     cost_is_known: bool = True
     noise_sd: float = 0.0
+    pool: tuple[tuple[float, ...], ...] | None = field(default=None, repr=False)
 
     @property
     def d(self) -> int:

@@ -71,6 +71,7 @@ def taskset(data: Path, task: int) -> Problem:
         minimum=float(final[best]),
         minimisers=(tuple(pool[best].tolist()),),
         formula=formula,
+        pool=tuple(map(tuple, pool.tolist())),
     )
 
 

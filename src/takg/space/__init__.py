@@ -2,6 +2,7 @@
 
 from takg.space._fidelities import FIDELITY_KERNELS, Fidelities, Fidelity, check_names
 from takg.space._parameters import Categorical, Constant, Float, Int, Ordinal, Parameter
+from takg.space._pool import Pool
 from takg.space._space import Space, flat
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Int",
     "Ordinal",
     "Parameter",
+    "Pool",
     "Space",
     "check_names",
     "flat",

@@ -28,6 +28,7 @@ from takg.gp import (
 from takg.numerics import sobol_points
 from takg.optim import Recommendation, recommend
 from takg.records import Config, StudyState
+from takg.space import Pool
 from takg.study._data import CostFunction, Paid, Point, Row, designs, observed, paid
 from takg.study._plan import Plan
 
@@ -112,12 +113,15 @@ class Belief:
     @cached_property
     def recommended(self) -> Recommendation:
         """Where the mean at full fidelity is smallest, in the unit cube."""
-        return recommend(self.posterior, seed=self.seed, outcome=self.outcome)
+        space = self.plan.space
+        among = _tensor(space.points, space.d) if isinstance(space, Pool) else None
+        return recommend(self.posterior, seed=self.seed, outcome=self.outcome, among=among)
 
     @cached_property
     def best(self) -> tuple[Config, Prediction]:
         """The configuration that can be run next to the recommended one, and what is predicted of it."""
-        near = self.plan.space.neighbours(tuple(self.recommended.x.tolist()), limit=_CLOSE)
+        limit = 1 if isinstance(self.plan.space, Pool) else _CLOSE
+        near = self.plan.space.neighbours(tuple(self.recommended.x.tolist()), limit=limit)
         with torch.no_grad():
             mean = self.posterior.mean(self.posterior.target_rows(_tensor(near, self.plan.space.d))).mean(0)
         point = near[int(mean.argmin())]

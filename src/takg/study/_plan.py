@@ -6,7 +6,7 @@ from typing import Any
 
 from takg.errors import InputError, StorageError
 from takg.records import Definition, FidelityValues
-from takg.space import Fidelities, Space
+from takg.space import Fidelities, Pool, Space
 
 DIRECTIONS = ("minimise", "maximise")
 COSTS = ("time", "reported", "function")
@@ -76,7 +76,7 @@ class Plan:
         if unknown := definition.settings.keys() - known:
             raise StorageError(f"study {definition.name!r} has options {sorted(unknown)} that this version lacks")
         return cls(
-            space=Space.from_json(definition.space),
+            space=(Pool if "configs" in definition.space else Space).from_json(definition.space),
             fidelities=Fidelities.from_json(definition.fidelities),
             options=Options(**definition.settings),
         )
