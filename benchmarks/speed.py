@@ -387,7 +387,7 @@ def measure_asks(args: argparse.Namespace, has_peers: bool) -> tuple[Any, list[B
     for name in PROBLEMS[1:] if args.quick else PROBLEMS:
         seconds = {}
         for count in QUICK_SIZES if args.quick else SIZES:
-            found = in_own_process("ask", name, count, 3)
+            found = in_own_process("ask", name, count, 3 if count > 200 else 7)
             rows.append({"problem": name, "evaluations": count, **found})
             if "error" in found:
                 print(f"{name:>12} {count:>12} {found['error']}", flush=True)
