@@ -9,13 +9,12 @@ more seeds, methods or budget adds to what is there. `benchmarks/report.py` make
 import argparse
 import json
 import os
-import statistics
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context, parent_process
@@ -25,54 +24,18 @@ from typing import Any
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 os.environ.update(ONE_THREAD)  # before anything that starts threads is imported, here and in the workers
 
-from _common import Bar, arguments, at_least, at_most, finish  # noqa: E402
+from _bars import bars_of  # noqa: E402
+from _common import arguments, at_least, finish  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 from rivals import METHODS, MissingLibraryError, Run, play  # noqa: E402
 
 from takg.errors import InputError  # noqa: E402
-from takg.problems import PROBLEMS  # noqa: E402
 from takg.problems.catalogue import GROUPS, find_problem  # noqa: E402
 
-BAR_COSTS = (5.0, 10.0)
-REACHED = 1e-5  # a regret below this counts as none
 QUICK = {"problem": "branin", "methods": "random,hyperband,takg", "seeds": 1, "budget": 0.6}
 DEFAULTS = {"problem": "paper", "methods": "takg,random", "seeds": 10, "budget": 10.0}
 PACKAGES = ("torch", "numpy", "botorch", "gpytorch", "optuna", "smac", "dehb", "onnxruntime")
-
-
-def regret_at(result: dict[str, Any], cost: float) -> float | None:
-    """Of the last recommendation that was paid for; None if the run did not get there, nor to its last suggestion."""
-    regret: float | None = None
-    for point in result["curve"]:
-        if point["cost"] > cost:
-            return regret
-        regret = point["regret"]
-    return regret if result["cost"] >= cost or result["is_exhausted"] else None
-
-
-def median_at(results: Iterable[dict[str, Any]], cost: float) -> float | None:
-    found = [regret for one in results if (regret := regret_at(one, cost)) is not None]
-    return statistics.median(found) if found else None
-
-
-def bars_of(results: Sequence[dict[str, Any]], problems: Sequence[str], budget: float) -> list[Bar]:
-    """On each of the paper's problems: our median regret against a tenth of the best rival's."""
-    bars = []
-    for problem in (name for name in problems if name in PROBLEMS):
-        here = [one for one in results if one["problem"] == problem]
-        rivals = {
-            one["method"] for one in here if not one["method"].startswith("takg") and "batch" not in one["method"]
-        }
-        for cost in BAR_COSTS:
-            medians = {rival: median_at((one for one in here if one["method"] == rival), cost) for rival in rivals}
-            theirs = {rival: value for rival, value in medians.items() if value is not None}
-            if theirs and cost <= budget:
-                best = min(theirs, key=lambda rival: theirs[rival])
-                value = median_at((one for one in here if one["method"] == "takg"), cost)
-                name = f"{problem}: median regret at cost {cost:g} against a tenth of the best rival's ({best})"
-                bars.append(at_most(name, value, max(REACHED, theirs[best] / 10)))
-    return bars
 
 
 def carry_out(run: Run, budget: float, data: str | None) -> dict[str, Any]:

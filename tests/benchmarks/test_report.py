@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _bars
 import pytest
-import regret
 import report
 from scipy.stats import binomtest
 
@@ -32,12 +32,12 @@ def run(method, seed, regrets, *, problem="branin", budget=10.0, is_exhausted=Fa
 
 def test_the_regret_at_a_cost_is_that_of_the_last_recommendation_paid_by_then():
     one = run("ei", 0, [8.0, 4.0, 2.0])
-    assert [regret.regret_at(one, cost) for cost in (0.5, 1.0, 2.9, 3.0)] == [None, 8.0, 4.0, 2.0]
+    assert [_bars.regret_at(one, cost) for cost in (0.5, 1.0, 2.9, 3.0)] == [None, 8.0, 4.0, 2.0]
 
 
 def test_a_run_that_did_not_get_there_has_no_regret_there_unless_it_used_up_its_suggestions():
-    assert regret.regret_at(run("ei", 0, [8.0, 4.0]), 5.0) is None
-    assert regret.regret_at(run("ei", 0, [8.0, 4.0], is_exhausted=True), 5.0) == 4.0
+    assert _bars.regret_at(run("ei", 0, [8.0, 4.0]), 5.0) is None
+    assert _bars.regret_at(run("ei", 0, [8.0, 4.0], is_exhausted=True), 5.0) == 4.0
 
 
 def test_the_bars_hold_where_we_have_a_tenth_of_the_best_rivals_median():
@@ -46,7 +46,7 @@ def test_the_bars_hold_where_we_have_a_tenth_of_the_best_rivals_median():
     runs += [
         run("ei_batch8", i, [1e-9] * 10) for i in range(3)
     ]  # not compared with: its money buys eight times as much
-    at_5, at_10 = regret.bars_of(runs, ["branin"], 10.0)
+    at_5, at_10 = _bars.bars_of(runs, ["branin"], 10.0)
     assert (at_5.value, at_5.limit, at_5.holds) == (0.1, 0.05, False)
     assert "(ei)" in at_5.name
     assert (at_10.value, at_10.holds) == (1e-6, True)
@@ -54,13 +54,79 @@ def test_the_bars_hold_where_we_have_a_tenth_of_the_best_rivals_median():
 
 def test_a_regret_below_a_hundred_thousandth_is_reached_whatever_the_rival_has():
     runs = [run("takg", 0, [5e-6] * 10), run("ei", 0, [1e-7] * 10)]
-    assert all(bar.holds for bar in regret.bars_of(runs, ["branin"], 10.0))
+    assert all(bar.holds for bar in _bars.bars_of(runs, ["branin"], 10.0))
 
 
 def test_there_are_no_bars_beyond_the_budget_or_on_other_problems():
     runs = [run("takg", 0, [1.0] * 5), run("ei", 0, [1.0] * 5)]
-    assert len(regret.bars_of(runs, ["branin"], 5.0)) == 1
-    assert regret.bars_of(runs, ["misleading"], 5.0) == []
+    assert len(_bars.bars_of(runs, ["branin"], 5.0)) == 1
+    assert _bars.bars_of(runs, ["misleading"], 5.0) == []
+
+
+def test_where_values_mislead_we_are_held_to_the_best_at_full_fidelity_and_to_three_rivals():
+    values = {"takg": 0.5, "ei": 0.45, "random": 3.0, "hyperband": 0.4, "logei_cheap": 9.0, "boca": 0.01}
+    runs = [run(name, 0, [value] * 20, problem="mute", budget=20.0) for name, value in values.items()]
+    assert _bars.bars_of(runs, ["mute"], 10.0) == []
+    full, hyperband, cheap = _bars.bars_of(runs, ["mute"], 20.0)
+    assert (full.limit, full.holds) == (pytest.approx(0.54), True) and "(ei)" in full.name
+    assert (hyperband.limit, hyperband.holds) == (0.4, False) and "hyperband" in hyperband.name
+    assert (cheap.limit, cheap.holds) == (9.0, True) and "logei_cheap" in cheap.name
+
+
+def test_below_a_hundred_thousandth_nobody_is_better():
+    runs = [run("takg", 0, [9e-6] * 20, problem="static"), run("ei", 0, [1e-9] * 20, problem="static")]
+    (bar,) = _bars.bars_of(runs, ["static"], 20.0)
+    assert bar.holds and bar.limit == pytest.approx(1.2e-5)
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.25, False), (0.05, True)])
+def test_the_zero_avoiding_form_is_held_to_its_share_of_low_fidelities(share, holds):
+    runs = [{**run("takg_zero", seed, [1.0] * 20, problem="static"), "low_share": share} for seed in range(2)]
+    (bar,) = _bars.bars_of(runs, ["static"], 5.0)
+    assert (bar.value, bar.limit, bar.holds) == (pytest.approx(share), 0.1, holds)
+    assert _bars.bars_of([{**one, "problem": "crossing"} for one in runs], ["crossing"], 5.0) == []
+
+
+TASKS = [f"taskset-{i}" for i in range(4)]
+
+
+def ranked(**regrets):
+    """Runs on all tasks with one regret for each task."""
+    return [
+        run(method, 0, [value] * 20, problem=task)
+        for method, values in regrets.items()
+        for task, value in zip(TASKS, values, strict=True)
+    ]
+
+
+def test_mean_ranks_are_over_tasks_and_ties_count_against_us():
+    runs = ranked(takg=[1, 1, 5, 2], ei=[2, 1, 4, 3], random=[3, 1, 9, 4])
+    assert _bars.mean_ranks(runs, TASKS, 20.0) == {"takg": (1 + 3 + 2 + 1) / 4, "ei": 6 / 4, "random": 10 / 4}
+    assert _bars.mean_ranks(runs[:-1], TASKS, 20.0).keys() == {"takg", "ei"}  # random has not run everywhere
+    variants = runs + ranked(takg_cold=[0, 0, 0, 0], ei_batch8=[0, 0, 0, 0])
+    assert _bars.mean_ranks(variants, TASKS, 20.0) == _bars.mean_ranks(runs, TASKS, 20.0)
+
+
+def test_the_lowest_mean_rank_is_asked_for_at_three_costs_and_an_equal_one_is_not_enough():
+    ahead = _bars.bars_of(ranked(takg=[1, 1, 1, 9], ei=[2, 2, 2, 3]), TASKS, 20.0)
+    assert [bar.holds for bar in ahead] == [True] * 3 and [bar.value for bar in ahead] == [1.25] * 3
+    level = _bars.bars_of(ranked(takg=[1, 1, 5, 5], ei=[2, 2, 3, 3]), TASKS, 20.0)
+    assert [(bar.value, bar.limit, bar.holds) for bar in level] == [(1.5, 1.5, False)] * 3
+    assert [bar.name.split()[5] for bar in level] == ["2", "6.67", "20"]
+    assert _bars.bars_of(ranked(takg=[1] * 4, ei=[2] * 4), TASKS[:3], 20.0) == []
+
+
+def test_the_table_of_ranks_has_a_row_for_each_method_the_best_first():
+    results = {}
+    for one in ranked(takg=[1, 1, 1, 9], ei=[2, 2, 2, 3], random=[3, 3, 3, 4]):
+        results.setdefault(one["problem"], {}).setdefault(one["method"], []).append(one)
+    rows = [line.split("|")[1:-1] for line in report.rank_table("taskset", results).splitlines() if "|" in line]
+    assert [[cell.strip() for cell in row] for row in rows[2:]] == [
+        ["takg", "1", "1.50", "1.50", "1.50"],
+        ["ei", "1", "1.75", "1.75", "1.75"],
+        ["random", "1", "2.75", "2.75", "2.75"],
+    ]
+    assert report.rank_table("lcbench", results) == ""
 
 
 def test_quantiles_are_linear_between_the_order_statistics():
@@ -111,7 +177,8 @@ def test_batches_are_ranked_among_themselves_and_compared_with_our_batches():
 def test_the_summary_says_where_we_have_a_tenth_of_the_best_rivals_median():
     results = {"branin": {"takg": [run("takg", 0, [0.1] * 5)], "ei": [run("ei", 0, [0.5] * 10)]}}
     *_, line = report.summary(results).splitlines()  # we did not get to cost 10
-    assert [cell.strip() for cell in line.split("|")[1:-1]] == ["branin at cost 5 (ei)", "0.1", "0.05", "missed"]
+    name = "branin: median regret at cost 5 against a tenth of the best rival's (ei)"
+    assert [cell.strip() for cell in line.split("|")[1:-1]] == [name, "0.1", "0.05", "missed"]
 
 
 def test_the_page_keeps_all_but_what_stands_between_the_markers(tmp_path):
