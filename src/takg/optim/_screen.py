@@ -18,11 +18,11 @@ from takg.numerics import sobol_points
 from takg.optim._region import Region, Runs
 
 _BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and from promising places, in length scales
-_SHARE_KNOWN, _SHARE_LOW = 0.4, 0.4  # of the raw points that are beside known x and beside promising places
+_SHARE_KNOWN, _SHARE_LOW = 0.6, 0.3  # of the raw points that are beside known x and beside promising places
 _LOWEST = 48  # known x that are worth a look beside them, by their mean
 _PLACES, _POOL = 12, 256  # promising places, out of at most how many points of either kind
 _SDS = 2.0  # a place is as promising as its mean less this many sds is low
-_ROUNDS, _PARENTS = 2, 32  # of mutants
+_ROUNDS, _PARENTS, _MODELS = 2, 32, 8  # of mutants and of transplants
 _MOVING = 0.7  # share of the variables in which a mutant differs
 _FAR, _MIDDLE, _NEAR = 0.5, 0.25, 0.05  # how far apart places, and starts, are
 _SLOW = 4.0  # what a fidelity or a kept fraction counts for as a distance, in edges of the cube
@@ -68,19 +68,23 @@ def cold_starts(
         rough: a cheap form of the acquisition function. It polishes inner minima, if only by one pass: without it,
             hills that are about a better answer next to the present one look flat.
     """
-    z = _raw(acquisition, region, rough.post, raw, seed)
+    mean = folded_target_mean(rough.post)
+    known = _known(acquisition)
+    known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
+    z = _raw(acquisition, region, rough.post, mean, known, raw, seed)
     if winners is not None:
         z = torch.cat([z, winners])
     score = scores(rough, region, z, region.new_runs(len(z), 1))
     generator = torch.Generator().manual_seed(seed)
     shape = (max(1, raw // 2), region.p)
     for _ in range(_ROUNDS):
-        parents = z[_apart(score, _comparable(acquisition, region, z), _PARENTS, (_NEAR,))]
-        parents = parents[torch.arange(shape[0]) % len(parents)]
+        best = z[_apart(score, _comparable(acquisition, region, z), _PARENTS, (_NEAR,))]
+        parents = best[torch.arange(shape[0]) % len(best)]
         size = torch.rand(shape[0], 1, generator=generator, dtype=torch.float64)
         moves = torch.rand(shape, generator=generator, dtype=torch.float64) < _MOVING
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         children = (parents + reach(acquisition, region, parents) * size * moves * noise).clamp(0, 1)
+        children[::2] = _transplants(acquisition, region, best[:_MODELS], known, noise[::2])
         z = torch.cat([z, children])
         score = torch.cat([score, scores(rough, region, children, region.new_runs(len(children), 1))])
     return z[spread_out(acquisition, region, score, z, count)]
@@ -114,11 +118,24 @@ def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor
     return z.reshape(count, -1, region.p)[torch.arange(count), best]
 
 
-def _raw(acquisition: Acquisition, region: Region, post: Posterior, count: int, seed: int) -> Tensor:
+def _transplants(acquisition: Acquisition, region: Region, models: Tensor, known: Tensor, noise: Tensor) -> Tensor:
+    """What was good beside one known x, beside others: as far away, in any direction, at the same fidelities, (k, p).
+
+    Where a step away from a known x shows its slope, the best length of the step is much the same for all of them.
+    """
+    unit, low = _lengthscale(acquisition), known[:_LOWEST]
+    k = torch.arange(len(noise))
+    which = (k + k // len(low)) % len(models)  # another one in every round through the known x
+    length = torch.cdist(models[:, : region.d] / unit, known / unit).amin(-1)
+    way = noise[:, : region.d] / noise[:, : region.d].norm(dim=-1, keepdim=True).clamp_min(_TINY)
+    x = low[k % len(low)] + length[which, None] * way * unit
+    return torch.cat([x, models[which, region.d :]], dim=-1).clamp(0, 1)
+
+
+def _raw(
+    acquisition: Acquisition, region: Region, post: Posterior, mean: FoldedMean, known: Tensor, count: int, seed: int
+) -> Tensor:
     """Beside known x, those of the lowest mean first, beside promising places, and all over."""
-    known = _known(acquisition)
-    mean = folded_target_mean(post)
-    known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
     places = _promising(acquisition, post, mean, known, min(_POOL, 2 * count), seed)
     known = known[:_LOWEST]
     by_known, by_places = int(_SHARE_KNOWN * count), int(_SHARE_LOW * count)
