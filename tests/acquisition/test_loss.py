@@ -321,14 +321,14 @@ def test_a_thinned_acquisition_keeps_the_first_samples(n_pending):
     post = a_posterior(H=3, seed=5)
     x, S = tensor([[[0.04]]]), tensor([[[[0.7]]]])
     acquisition = an_acquisition(TaKGZero, post, draws=16, polish=5, pending=some_pending(post, n_pending))
-    thinned = acquisition.thinned(2, draws=4, polish=3)
+    thinned = acquisition.thinned(slice(2), draws=4, polish=3)
     assert thinned.gain(x, S).reduction.shape == (2, 1, 4)
     assert (thinned.post.theta.H, acquisition.post.theta.H) == (2, 3)
     assert (thinned.simulator.polish, acquisition.simulator.polish) == (3, 5)
     assert torch.equal(thinned.simulator.candidates, acquisition.simulator.candidates)
-    precise = acquisition.thinned(2, draws=1024, polish=5).gain(x, S)
+    precise = acquisition.thinned(slice(2), draws=1024, polish=5).gain(x, S)
     pending = some_pending(post, n_pending)
-    truth = value_of_information(post.thinned(2), x[0], S[0], grid(201), zeros=0.0, pending=pending)
+    truth = value_of_information(post.part(slice(2)), x[0], S[0], grid(201), zeros=0.0, pending=pending)
     assert abs(precise.value - truth) < 4 * precise.standard_error + 1e-4
 
 

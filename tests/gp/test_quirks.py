@@ -95,9 +95,9 @@ def test_the_variance_of_quirks_is_the_last_hyperparameter(gradients):
     assert known.quirk_var is None
     for name in ("signal_var", "lengthscale", "noise_var", "gradient_noise_var"):
         assert torch.equal(getattr(theta, name), getattr(known, name))
-    assert torch.equal(theta.thinned(2).quirk_var, theta.quirk_var[:2])
+    assert torch.equal(theta.part(slice(2)).quirk_var, theta.quirk_var[:2])
     assert torch.equal(theta.part(slice(3, 4)).quirk_var, theta.quirk_var[3:4])
-    assert known.thinned(2).quirk_var is None
+    assert known.part(slice(2)).quirk_var is None
 
 
 # The covariance of rows

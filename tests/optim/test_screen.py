@@ -7,7 +7,7 @@ from small_cases import a_posterior
 from takg.acquisition import TaKG
 from takg.numerics import sobol_points
 from takg.optim import Region
-from takg.optim._screen import _LOWEST, _transplants
+from takg.optim._screen import _LOWEST, _models_of_transplants, _transplants
 
 
 @pytest.mark.parametrize("models", [1, 3, 8])
@@ -21,7 +21,8 @@ def test_transplants_are_as_far_from_other_known_designs_in_length_scales_and_ke
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     good = sobol_points(models, region.p, seed=4)
     good[:, :2] = known[0] + 0.01 * unit * (good[:, :2] - 0.5)  # the lowest is the nearest to all of them
-    found = _transplants(acquisition, region, good, known, noise)
+    chosen = _models_of_transplants(torch.arange(models), known, len(noise))
+    found = _transplants(acquisition, region, good[chosen], known, noise)
     assert found.shape == shape and ((found >= 0) & (found <= 1)).all()
     lengths = ((good[:, :2] - known[0]) / unit).norm(dim=-1)
     served = set()

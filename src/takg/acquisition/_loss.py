@@ -135,10 +135,10 @@ class LossSimulator:
                 other._prepare_candidates()
         return other
 
-    def thinned(self, samples: int, *, draws: int, polish: int) -> "LossSimulator":
-        """A cheaper simulator for rough comparisons: fewer hyperparameter samples and draws."""
+    def thinned(self, samples: slice, *, draws: int, polish: int) -> "LossSimulator":
+        """A cheaper simulator for rough comparisons: some of the hyperparameter samples, and fewer draws."""
         return LossSimulator(
-            self.post.thinned(samples),
+            self.post.part(samples),
             seed=self.seed,
             pending=self.pending,
             candidates=self.candidates,

@@ -79,8 +79,8 @@ class Acquisition(ABC):
         other.simulator = self.simulator.redrawn(seed, draws=draws, polish=polish)
         return other
 
-    def thinned(self, samples: int, *, draws: int, polish: int) -> Self:
-        """A cheaper acquisition function for rough comparisons: fewer hyperparameter samples and draws."""
+    def thinned(self, samples: slice, *, draws: int, polish: int) -> Self:
+        """A cheaper acquisition function for rough comparisons: some of the hyperparameter samples, and fewer draws."""
         other = copy.copy(self)
         other.simulator = self.simulator.thinned(samples, draws=draws, polish=polish)
         other.post = other.simulator.post

@@ -37,10 +37,6 @@ class Hyperparameters:
     def H(self) -> int:
         return self.signal_var.shape[0]
 
-    def thinned(self, k: int) -> "Hyperparameters":
-        """The first k samples."""
-        return self.part(slice(k))
-
     def part(self, chosen: slice) -> "Hyperparameters":
         return Hyperparameters(
             signal_var=self.signal_var[chosen],

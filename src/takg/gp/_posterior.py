@@ -81,10 +81,14 @@ class Posterior:
             jitter=torch.maximum(self.jitter, factor.jitter),
         )
 
-    def thinned(self, k: int) -> "Posterior":
-        """The posterior under the first k hyperparameter samples only."""
+    def part(self, chosen: slice) -> "Posterior":
+        """The posterior under some of the hyperparameter samples only."""
         return dataclasses.replace(
-            self, theta=self.theta.thinned(k), L=self.L[:k], weights=self.weights[:k], jitter=self.jitter[:k]
+            self,
+            theta=self.theta.part(chosen),
+            L=self.L[chosen],
+            weights=self.weights[chosen],
+            jitter=self.jitter[chosen],
         )
 
     def _whitened(self, rows: Rows) -> Tensor:

@@ -21,7 +21,7 @@ from takg.optim._region import Choice, Region, Runs, runs_of
 from takg.optim._screen import basket_starts, best_shares, cold_starts, log_value, reach, scores, spread_out
 
 METHODS = ("sample_average", "stochastic")
-_ROUGH_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples and outcomes over all of them, for a first look
+_GLANCE_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples of a glance, and outcomes over all of them
 # From so many rows on a look takes its time, places to look at get fewer, and the samples of the hyperparameters differ
 # so little that a few serve a first look, and a few more an ascent.
 _MANY_ROWS, _FEWEST_SAMPLES, _SOME_SAMPLES, _FEWEST_PASSES = 500, 3, 4, 12
@@ -159,8 +159,9 @@ def _maximise_alone(
     winners: Tensor | None,
     snap: Snap | None,
 ) -> Suggestion:
-    runs, starts = _starts(acquisition, region, seed, basket, settings, winners)
-    ends = _ascend(acquisition, region, starts, runs, settings, seed)
+    glances = _glances(acquisition)
+    runs, starts, looker = _starts(acquisition, region, seed, basket, settings, winners, glances)
+    ends = _ascend(acquisition, region, starts, runs, settings, seed, glances, looker)
     sources: list[Source] = [(j,) for j in range(len(basket))]
     sources += [(None,)] * (len(starts) - len(basket))
     return _best(acquisition, region, ends, runs, sources, snap, settings, seed)
@@ -204,20 +205,26 @@ def _maximise_jointly(
     nudge = 2 * reach(acquisition, region, start) * (sobol_points(B, q * region.p, seed=seed) - 0.5)
     nudge[0] = 0.0
     lower, upper = region.bounds(runs)
-    ends = _ascend(acquisition, region, (start + nudge).clamp(lower, upper), runs, settings, seed)
+    starts, looker = (start + nudge).clamp(lower, upper), torch.zeros(B, dtype=torch.long)
+    ends = _ascend(acquisition, region, starts, runs, settings, seed, _glances(acquisition)[:1], looker)
     best = _best(acquisition, region, ends, runs, [tuple(source)] * B, snap, settings, seed)
     return dataclasses.replace(best, problem_values=chosen[0].problem_values, winners=chosen[0].winners)
 
 
 def _starts(
-    acquisition: Acquisition, region: Region, seed: int, basket: Basket, settings: _Settings, winners: Tensor | None
-) -> tuple[Runs, Tensor]:
-    """Screened starts: the best one of each basket entry, then `restarts` of the cold start."""
-    rough = _roughly(acquisition)
-    cold = cold_starts(
+    acquisition: Acquisition,
+    region: Region,
+    seed: int,
+    basket: Basket,
+    settings: _Settings,
+    winners: Tensor | None,
+    glances: Sequence[Acquisition],
+) -> tuple[Runs, Tensor, Tensor]:
+    """Screened starts, the best one of each basket entry, then `restarts` of the cold start; and who looked at each."""
+    cold, looker = cold_starts(
         acquisition,
         region,
-        rough=rough,
+        glances=glances,
         count=settings.restarts,
         raw=settings.raw,
         winners=winners,
@@ -225,16 +232,21 @@ def _starts(
     )
     new = region.new_runs(len(cold), 1)
     old = runs_of(basket, region)
-    warm = basket_starts(rough, region, old)
-    return Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])), torch.cat([warm, cold])
+    warm = basket_starts(glances[0], region, old)
+    runs = Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s]))
+    return runs, torch.cat([warm, cold]), torch.cat([looker.new_zeros(len(warm)), looker])
 
 
-def _roughly(acquisition: Acquisition) -> Acquisition:
-    """Few samples, few outcomes. The draws are others: a start that they flatter is found out by the next stage."""
-    wanted = _ROUGH_SAMPLES if acquisition.post.n <= _MANY_ROWS else _FEWEST_SAMPLES
-    samples = min(wanted, acquisition.post.theta.H)
+def _glances(acquisition: Acquisition) -> tuple[Acquisition, ...]:
+    """Few samples, few outcomes; two of different samples, since now and then a single sample of ten makes a hill.
+
+    The draws are others: a start that they flatter is found out by the next stage.
+    """
+    H = acquisition.post.theta.H
+    few = min(_GLANCE_SAMPLES if acquisition.post.n <= _MANY_ROWS else _FEWEST_SAMPLES, H)
     fresh = acquisition.redrawn((acquisition.simulator.seed + 15_485_863) % 2**31)
-    return fresh.thinned(samples, draws=math.ceil(_ROUGH_OUTCOMES / samples), polish=1)
+    parts = [slice(first, first + few) for first in (0, few) if first + few <= H]
+    return tuple(fresh.thinned(part, draws=math.ceil(_ROUGH_OUTCOMES / few), polish=1) for part in parts)
 
 
 def _ascend(
@@ -244,24 +256,33 @@ def _ascend(
     runs: Runs,
     settings: _Settings,
     seed: int,
+    glances: Sequence[Acquisition],
+    looker: Tensor,
 ) -> _Ascent:
     if settings.method == "stochastic":
         return _stochastic(acquisition, region, starts, runs, settings.passes, seed)
     if settings.in_stages:
-        return _in_stages(acquisition, region, starts, runs, settings.passes)
+        return _in_stages(acquisition, region, starts, runs, settings.passes, glances, looker)
     return _sample_average(acquisition, region, starts, runs, settings.passes)
 
 
-def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: Runs, passes: int) -> _Ascent:
-    """Climb roughly from all starts, then properly from the best few, then finely from fewer.
+def _in_stages(
+    acquisition: Acquisition,
+    region: Region,
+    starts: Tensor,
+    runs: Runs,
+    passes: int,
+    glances: Sequence[Acquisition],
+    looker: Tensor,
+) -> _Ascent:
+    """Climb roughly from all starts, as seen by whom each was found, then properly from the best few, then finely.
 
     Many starts are needed to find the right hill, and few to climb it; where its top is takes more draws to say.
     """
     rough, fine = int(_SHARE_ROUGH * passes), int(_SHARE_FINE * passes)
     if acquisition.post.n > _MANY_ROWS:
         simulator = acquisition.simulator
-        samples = min(_SOME_SAMPLES, acquisition.post.theta.H)
-        acquisition = acquisition.thinned(samples, draws=simulator.draws, polish=simulator.polish)
+        acquisition = acquisition.thinned(slice(_SOME_SAMPLES), draws=simulator.draws, polish=simulator.polish)
     z = starts.clone()
     is_converged = torch.zeros(len(z), dtype=torch.bool)
     history = torch.zeros(len(z), passes, dtype=torch.float64)
@@ -273,7 +294,9 @@ def _in_stages(acquisition: Acquisition, region: Region, starts: Tensor, runs: R
         history[who, begin : begin + length] = part.history
 
     if rough:
-        climb(_roughly(acquisition), torch.arange(len(z)), 0, rough)
+        for i, glance in enumerate(glances):
+            if (who := (looker == i).nonzero()[:, 0]).numel():
+                climb(glance, who, 0, rough)
     else:
         value = scores(acquisition, region, z, runs)
     simulator = acquisition.simulator

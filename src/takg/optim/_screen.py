@@ -56,38 +56,45 @@ def cold_starts(
     acquisition: Acquisition,
     region: Region,
     *,
-    rough: Acquisition,
+    glances: Sequence[Acquisition],
     count: int,
     raw: int,
     winners: Tensor | None,
     seed: int,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """The best of raw points and, in a few rounds, of mutants of the best of them, spread out: (count, p).
 
+    With them, which of the glances saw each, (count,).
+
     Args:
-        rough: a cheap form of the acquisition function. It polishes inner minima, if only by one pass: without it,
-            hills that are about a better answer next to the present one look flat.
+        glances: cheap forms of the acquisition function; a point is looked at by one of them, and so are its children.
+            They polish inner minima, if only by one pass: without it, hills that are about a better answer next to the
+            present one look flat.
     """
-    mean = folded_target_mean(rough.post)
+    mean = folded_target_mean(glances[0].post)
     known = _known(acquisition)
     known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
-    z = _raw(acquisition, region, rough.post, mean, known, raw, seed)
+    z = _raw(acquisition, region, glances[0].post, mean, known, raw, seed)
     if winners is not None:
         z = torch.cat([z, winners])
-    score = scores(rough, region, z, region.new_runs(len(z), 1))
     generator = torch.Generator().manual_seed(seed)
+    looker = torch.randint(len(glances), (len(z),), generator=generator)
+    score = _glanced(glances, looker, region, z)
     shape = (max(1, raw // 2), region.p)
     for _ in range(_ROUNDS):
-        best = z[_apart(score, _comparable(acquisition, region, z), _PARENTS, (_NEAR,))]
-        parents = best[torch.arange(shape[0]) % len(best)]
+        best = _apart(score, _comparable(acquisition, region, z), _PARENTS, (_NEAR,))
+        origin = best[torch.arange(shape[0]) % len(best)]
+        origin[::2] = _models_of_transplants(best, known, len(origin[::2]))
+        parents = z[origin]
         size = torch.rand(shape[0], 1, generator=generator, dtype=torch.float64)
         moves = torch.rand(shape, generator=generator, dtype=torch.float64) < _MOVING
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         children = (parents + reach(acquisition, region, parents) * size * moves * noise).clamp(0, 1)
-        children[::2] = _transplants(acquisition, region, best[:_MODELS], known, noise[::2])
-        z = torch.cat([z, children])
-        score = torch.cat([score, scores(rough, region, children, region.new_runs(len(children), 1))])
-    return z[spread_out(acquisition, region, score, z, count)]
+        children[::2] = _transplants(acquisition, region, parents[::2], known, noise[::2])
+        z, looker = torch.cat([z, children]), torch.cat([looker, looker[origin]])
+        score = torch.cat([score, _glanced(glances, looker[origin], region, children)])
+    found = spread_out(acquisition, region, score, z, count)
+    return z[found], looker[found]
 
 
 def best_shares(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:
@@ -118,18 +125,31 @@ def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor
     return z.reshape(count, -1, region.p)[torch.arange(count), best]
 
 
+def _glanced(glances: Sequence[Acquisition], looker: Tensor, region: Region, z: Tensor) -> Tensor:
+    score = z.new_empty(len(z))
+    for i, glance in enumerate(glances):
+        mine = z[looker == i]
+        if len(mine):
+            score[looker == i] = scores(glance, region, mine, region.new_runs(len(mine), 1))
+    return score
+
+
+def _models_of_transplants(best: Tensor, known: Tensor, count: int) -> Tensor:
+    """Which points to transplant, another one in every round through the known x: indices out of the best, (count,)."""
+    k = torch.arange(count)
+    return best[(k + k // min(_LOWEST, len(known))) % min(_MODELS, len(best))]
+
+
 def _transplants(acquisition: Acquisition, region: Region, models: Tensor, known: Tensor, noise: Tensor) -> Tensor:
     """What was good beside one known x, beside others: as far away, in any direction, at the same fidelities, (k, p).
 
     Where a step away from a known x shows its slope, the best length of the step is much the same for all of them.
     """
     unit, low = _lengthscale(acquisition), known[:_LOWEST]
-    k = torch.arange(len(noise))
-    which = (k + k // len(low)) % len(models)  # another one in every round through the known x
-    length = torch.cdist(models[:, : region.d] / unit, known / unit).amin(-1)
+    length = torch.cdist(models[:, : region.d] / unit, known / unit).amin(-1, keepdim=True)
     way = noise[:, : region.d] / noise[:, : region.d].norm(dim=-1, keepdim=True).clamp_min(_TINY)
-    x = low[k % len(low)] + length[which, None] * way * unit
-    return torch.cat([x, models[which, region.d :]], dim=-1).clamp(0, 1)
+    x = low[torch.arange(len(noise)) % len(low)] + length * way * unit
+    return torch.cat([x, models[:, region.d :]], dim=-1).clamp(0, 1)
 
 
 def _raw(
