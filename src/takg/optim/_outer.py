@@ -240,12 +240,12 @@ def _starts(
 def _glances(acquisition: Acquisition) -> tuple[Acquisition, ...]:
     """Few samples, few outcomes; two of different samples, since now and then a single sample of ten makes a hill.
 
-    The draws are others: a start that they flatter is found out by the next stage.
+    The draws are others: a start that they flatter is found out by the next stage. With many rows, one has to do.
     """
-    H = acquisition.post.theta.H
-    few = min(_GLANCE_SAMPLES if acquisition.post.n <= _MANY_ROWS else _FEWEST_SAMPLES, H)
+    H, has_many = acquisition.post.theta.H, acquisition.post.n > _MANY_ROWS
+    few = min(_FEWEST_SAMPLES if has_many else _GLANCE_SAMPLES, H)
     fresh = acquisition.redrawn((acquisition.simulator.seed + 15_485_863) % 2**31)
-    parts = [slice(first, first + few) for first in (0, few) if first + few <= H]
+    parts = [slice(first, first + few) for first in ((0,) if has_many else (0, few)) if first + few <= H]
     return tuple(fresh.thinned(part, draws=math.ceil(_ROUGH_OUTCOMES / few), polish=1) for part in parts)
 
 
