@@ -13,6 +13,7 @@ functions of x and S whose gradients are exact (Theorem 1).
 
 import copy
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -118,6 +119,7 @@ class LossSimulator:
             pending = None
         self.post, self.draws, self.polish, self.method, self.seed = post, draws, polish, method, seed
         self.pending = pending
+        self.known = post.rows.x.unique(dim=0)  # the designs that were evaluated, (k, d)
         with torch.no_grad():
             self._prepare_data(pending)
             self.candidates = self._default_candidates() if candidates is None else candidates
@@ -180,7 +182,8 @@ class LossSimulator:
         width = _NODES * self.draws * max(len(self.candidates), self._slots.x.shape[0]) * self.post.theta.H
         size = max(1, _ENTRIES_AT_ONCE // width)
         k = observations.lead
-        draws = self._drawn(k, r - k, is_widened=k > 0 and observations.x.shape[1] == 1)
+        is_widened = k > 0 and observations.x.shape[1] == 1
+        draws = _drawn(self.post.theta.H, self.draws, k, r - k, is_widened, self.seed + 1, self.method)
         is_differentiable = torch.is_grad_enabled()
         if not is_differentiable:
             size = min(size, max(_WORTH_A_THREAD, math.ceil(B / 2)))
@@ -369,20 +372,6 @@ class LossSimulator:
             found = torch.einsum("hbmju,hmu->hbmj", features, self._base_weights)
         return found + self._base_offset[:, None, :, None]
 
-    def _drawn(self, lead: int, tail: int, *, is_widened: bool) -> "_Draws":
-        """Outcomes of the lead and directions of the tail.
-
-        The tail is drawn with a wider radius; so is the first component of the lead, which is later turned into what
-        the lead says about the highest fidelity.
-        """
-        H, M = self.post.theta.H, self.draws
-        normal = normal_draws(H, M, lead + tail, seed=self.seed + 1, method=self.method)
-        first, rest, around = normal.split([int(is_widened), lead - int(is_widened), tail], dim=-1)
-        wide_first, log_first = _widened(first, _WIDER)
-        wide_around, log_around = _widened(around, 1 + 0.7 * tail**-0.5)
-        weight = (log_first + log_around).exp()
-        return _Draws(torch.cat([wide_first, rest], dim=-1), wide_around, weight, is_widened)
-
     def _shift(self, observations: Observations) -> "_Shift":
         """The parts of sigma-tilde that do not depend on x'."""
         model, theta = self.post.model, self.post.theta
@@ -540,6 +529,21 @@ class _Shift(NamedTuple):
     pull: Tensor  # (H, B, r), what k_x(x', x) is multiplied by
     constant: Tensor  # (B, r)
     jitter: float
+
+
+@functools.lru_cache(maxsize=16)
+def _drawn(H: int, M: int, lead: int, tail: int, is_widened: bool, seed: int, method: str) -> "_Draws":
+    """Outcomes of the lead and directions of the tail; the same ones for every pass of an ascent, and only made once.
+
+    The tail is drawn with a wider radius; so is the first component of the lead, which is later turned into what
+    the lead says about the highest fidelity.
+    """
+    normal = normal_draws(H, M, lead + tail, seed=seed, method=method)
+    first, rest, around = normal.split([int(is_widened), lead - int(is_widened), tail], dim=-1)
+    wide_first, log_first = _widened(first, _WIDER)
+    wide_around, log_around = _widened(around, 1 + 0.7 * tail**-0.5)
+    weight = (log_first + log_around).exp()
+    return _Draws(torch.cat([wide_first, rest], dim=-1), wide_around, weight, is_widened)
 
 
 def _turned(w: Tensor, axis: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ _GLANCE_SAMPLES, _ROUGH_OUTCOMES = 5, 20  # hyperparameter samples of a glance, 
 # so little that a few serve a first look, and a few more an ascent.
 _MANY_ROWS, _FEWEST_SAMPLES, _SOME_SAMPLES, _FEWEST_PASSES = 500, 3, 4, 12
 _SHARE_ROUGH, _SHARE_FINE = 0.3, 0.25  # of the passes of an ascent in stages
-_HILLS, _CLIMBERS, _LAST = 12, 6, 3  # starts that are looked at again after the first stage, go on, reach the last
+_WARM = 4  # of the runs that can be continued, the best at a glance climb
+_HILLS, _CLIMBERS, _LAST = 8, 4, 3  # starts that are looked at again after the first stage, go on, reach the last
 _FINER = 4  # as many draws tell which of them do
 _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the first step, in units of reach
 _FLAT = 1e-2  # slope from which the first stages of an ascent do not go on
@@ -67,6 +68,13 @@ class Suggestion:
         return self.S[:, -1]
 
 
+class _Starts(NamedTuple):
+    z: Tensor  # (B, q p)
+    runs: Runs
+    looker: Tensor  # (B,), through which of the glances each climbs at first; -1 if it does not
+    score: Tensor  # (B,), of those that do not
+
+
 class _Ascent(NamedTuple):
     z: Tensor  # (B, q p)
     value: Tensor  # (B,), as the ascent saw it
@@ -82,8 +90,8 @@ def maximise(
     basket: Sequence[tuple[Tensor, Tensor]] = (),
     q: int = 1,
     method: str = "sample_average",
-    restarts: int = 24,
-    raw: int = 288,
+    restarts: int = 18,
+    raw: int = 216,
     passes: int = 24,
     winners: Tensor | None = None,
     snap: Snap | None = None,
@@ -96,7 +104,7 @@ def maximise(
     Args:
         basket: (x, s) of runs that can be continued; each is one more problem, with x fixed and s growing.
         q: how many evaluations to choose together; their cost is that of the dearest.
-        restarts: ascents of the cold-start problem; every basket entry has one of its own.
+        restarts: ascents of the cold-start problem; a basket entry has one at most.
         raw: points at which the cold-start problem is screened for restarts.
         passes: evaluations of the batch that an ascent may take.
         in_stages: give up the lower ascents of `sample_average` on the way, and take fewer restarts, points and passes
@@ -160,11 +168,11 @@ def _maximise_alone(
     snap: Snap | None,
 ) -> Suggestion:
     glances = _glances(acquisition)
-    runs, starts, looker = _starts(acquisition, region, seed, basket, settings, winners, glances)
-    ends = _ascend(acquisition, region, starts, runs, settings, seed, glances, looker)
+    starts = _starts(acquisition, region, seed, basket, settings, winners, glances)
+    ends = _ascend(acquisition, region, starts, settings, seed, glances)
     sources: list[Source] = [(j,) for j in range(len(basket))]
-    sources += [(None,)] * (len(starts) - len(basket))
-    return _best(acquisition, region, ends, runs, sources, snap, settings, seed)
+    sources += [(None,)] * (len(starts.z) - len(basket))
+    return _best(acquisition, region, ends, starts.runs, sources, snap, settings, seed)
 
 
 def _maximise_jointly(
@@ -205,8 +213,10 @@ def _maximise_jointly(
     nudge = 2 * reach(acquisition, region, start) * (sobol_points(B, q * region.p, seed=seed) - 0.5)
     nudge[0] = 0.0
     lower, upper = region.bounds(runs)
-    starts, looker = (start + nudge).clamp(lower, upper), torch.zeros(B, dtype=torch.long)
-    ends = _ascend(acquisition, region, starts, runs, settings, seed, _glances(acquisition)[:1], looker)
+    starts = _Starts(
+        (start + nudge).clamp(lower, upper), runs, torch.zeros(B, dtype=torch.long), torch.zeros(B, dtype=torch.float64)
+    )
+    ends = _ascend(acquisition, region, starts, settings, seed, _glances(acquisition)[:1])
     best = _best(acquisition, region, ends, runs, [tuple(source)] * B, snap, settings, seed)
     return dataclasses.replace(best, problem_values=chosen[0].problem_values, winners=chosen[0].winners)
 
@@ -219,8 +229,8 @@ def _starts(
     settings: _Settings,
     winners: Tensor | None,
     glances: Sequence[Acquisition],
-) -> tuple[Runs, Tensor, Tensor]:
-    """Screened starts, the best one of each basket entry, then `restarts` of the cold start; and who looked at each."""
+) -> _Starts:
+    """Screened starts, the best one of each basket entry, then `restarts` of the cold start."""
     cold, looker = cold_starts(
         acquisition,
         region,
@@ -232,9 +242,15 @@ def _starts(
     )
     new = region.new_runs(len(cold), 1)
     old = runs_of(basket, region)
-    warm = basket_starts(glances[0], region, old)
-    runs = Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s]))
-    return runs, torch.cat([warm, cold]), torch.cat([looker.new_zeros(len(warm)), looker])
+    warm, score = basket_starts(glances[0], region, old)
+    climbs = torch.zeros(len(warm), dtype=torch.bool)
+    climbs[score.topk(min(_WARM, len(warm))).indices] = True
+    return _Starts(
+        z=torch.cat([warm, cold]),
+        runs=Runs(torch.cat([old.x, new.x]), torch.cat([old.s, new.s])),
+        looker=torch.cat([climbs.long() - 1, looker]),
+        score=torch.cat([score, score.new_zeros(len(cold))]),
+    )
 
 
 def _glances(acquisition: Acquisition) -> tuple[Acquisition, ...]:
@@ -252,30 +268,26 @@ def _glances(acquisition: Acquisition) -> tuple[Acquisition, ...]:
 def _ascend(
     acquisition: Acquisition,
     region: Region,
-    starts: Tensor,
-    runs: Runs,
+    starts: _Starts,
     settings: _Settings,
     seed: int,
     glances: Sequence[Acquisition],
-    looker: Tensor,
 ) -> _Ascent:
     if settings.method == "stochastic":
-        return _stochastic(acquisition, region, starts, runs, settings.passes, seed)
+        return _stochastic(acquisition, region, starts.z, starts.runs, settings.passes, seed)
     if settings.in_stages:
-        return _in_stages(acquisition, region, starts, runs, settings.passes, glances, looker)
-    return _sample_average(acquisition, region, starts, runs, settings.passes)
+        return _in_stages(acquisition, region, starts, settings.passes, glances)
+    return _sample_average(acquisition, region, starts.z, starts.runs, settings.passes)
 
 
 def _in_stages(
     acquisition: Acquisition,
     region: Region,
-    starts: Tensor,
-    runs: Runs,
+    starts: _Starts,
     passes: int,
     glances: Sequence[Acquisition],
-    looker: Tensor,
 ) -> _Ascent:
-    """Climb roughly from all starts, as seen by whom each was found, then properly from the best few, then finely.
+    """Climb roughly from most starts, as seen by whom each was found, then properly from the best few, then finely.
 
     Many starts are needed to find the right hill, and few to climb it; where its top is takes more draws to say.
     """
@@ -283,10 +295,9 @@ def _in_stages(
     if acquisition.post.n > _MANY_ROWS:
         simulator = acquisition.simulator
         acquisition = acquisition.thinned(slice(_SOME_SAMPLES), draws=simulator.draws, polish=simulator.polish)
-    z = starts.clone()
+    z, runs, value = starts.z.clone(), starts.runs, starts.score.clone()
     is_converged = torch.zeros(len(z), dtype=torch.bool)
     history = torch.zeros(len(z), passes, dtype=torch.float64)
-    value = torch.full((len(z),), -math.inf, dtype=torch.float64)
 
     def climb(kind: Acquisition, who: Tensor, begin: int, length: int, tolerance: float = _FLAT) -> None:
         part = _sample_average(kind, region, z[who], _members(runs, who), length, tolerance=tolerance)
@@ -295,7 +306,7 @@ def _in_stages(
 
     if rough:
         for i, glance in enumerate(glances):
-            if (who := (looker == i).nonzero()[:, 0]).numel():
+            if (who := (starts.looker == i).nonzero()[:, 0]).numel():
                 climb(glance, who, 0, rough)
     else:
         value = scores(acquisition, region, z, runs)

@@ -20,7 +20,7 @@ from takg.optim._region import Region, Runs
 _BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and from promising places, in length scales
 _SHARE_KNOWN, _SHARE_LOW = 0.6, 0.3  # of the raw points that are beside known x and beside promising places
 _LOWEST = 48  # known x that are worth a look beside them, by their mean
-_PLACES, _POOL = 12, 256  # promising places, out of at most how many points of either kind
+_PLACES, _POOL = 12, 128  # promising places, out of at most how many points of either kind
 _SDS = 2.0  # a place is as promising as its mean less this many sds is low
 _ROUNDS, _PARENTS, _MODELS = 2, 32, 8  # of mutants and of transplants
 _MOVING = 0.7  # share of the variables in which a mutant differs
@@ -72,7 +72,7 @@ def cold_starts(
             present one look flat.
     """
     mean = folded_target_mean(glances[0].post)
-    known = _known(acquisition)
+    known = acquisition.simulator.known
     known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
     z = _raw(acquisition, region, glances[0].post, mean, known, raw, seed)
     if winners is not None:
@@ -112,17 +112,17 @@ def best_shares(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs)
     return torch.stack(ways)[best, torch.arange(len(z))]
 
 
-def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> Tensor:
-    """The best of many steps up from where each run stands, (basket, p): a run has this one start only."""
+def basket_starts(acquisition: Acquisition, region: Region, old: Runs) -> tuple[Tensor, Tensor]:
+    """The best of many steps up from where each run stands, (basket, p), and its score: a run has this start only."""
     count, free = len(old.x), region.d + region.m
     rungs = [[rung] * free + [_BASKET_SHARE] * (region.p - free) for rung in _BASKET_RUNGS]
     ladder = torch.tensor(rungs, dtype=torch.float64)  # (rungs, p); the bounds replace x
     runs = Runs(old.x.repeat_interleave(len(ladder), 0), old.s.repeat_interleave(len(ladder), 0))
     z = ladder.repeat(count, 1).clamp(*region.bounds(runs))
     if count == 0:
-        return z
-    best = scores(acquisition, region, z, runs).reshape(count, -1).argmax(-1)
-    return z.reshape(count, -1, region.p)[torch.arange(count), best]
+        return z, z.new_empty(0)
+    best = scores(acquisition, region, z, runs).reshape(count, -1).max(-1)
+    return z.reshape(count, -1, region.p)[torch.arange(count), best.indices], best.values
 
 
 def _glanced(glances: Sequence[Acquisition], looker: Tensor, region: Region, z: Tensor) -> Tensor:
@@ -241,14 +241,9 @@ def reach(acquisition: Acquisition, region: Region, z: Tensor) -> Tensor:
     unit = _lengthscale(acquisition)
     widths = [region.d, region.m, region.p - region.d - region.m]
     x, ramp, shares = z.reshape(len(z), -1, region.p).split(widths, dim=-1)  # (B, q, ...)
-    gap = torch.cdist(x / unit, _known(acquisition) / unit).amin(-1, keepdim=True).clamp(_NEAREST, _WIDEST)
+    gap = torch.cdist(x / unit, acquisition.simulator.known / unit).amin(-1, keepdim=True).clamp(_NEAREST, _WIDEST)
     parts = torch.cat([gap * unit, _ALONG * ramp.clamp_min(_LEAST_RAMP), torch.full_like(shares, _ALONG)], dim=-1)
     return parts.flatten(1)
-
-
-def _known(acquisition: Acquisition) -> Tensor:
-    distinct: Tensor = acquisition.post.rows.x.unique(dim=0)
-    return distinct
 
 
 def _lengthscale(acquisition: Acquisition) -> Tensor:
