@@ -2,14 +2,17 @@
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+_IDLE = 0.1  # cores that others may have where cores count as idle
 
 
 @dataclass(frozen=True)
@@ -32,20 +35,45 @@ def at_least(name: str, value: float | None, limit: float) -> Bar:
 
 @dataclass(frozen=True)
 class Timing:
-    """Wall and CPU seconds (of all threads)."""
+    """Wall and CPU seconds (of all threads), and how many cores something else had meanwhile."""
 
     wall: float
     cpu: float
+    others: float = 0.0
 
 
 def timed(job: Callable[[], Any]) -> tuple[Timing, Any]:
-    wall, cpu = time.perf_counter(), time.process_time()
+    busy, wall, cpu = _busy_seconds(), time.perf_counter(), time.process_time()
     result = job()
-    return Timing(time.perf_counter() - wall, time.process_time() - cpu), result
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Timing(wall, cpu, max(0.0, (_busy_seconds() - busy - cpu) / wall)), result
 
 
 def median(timings: list[Timing]) -> Timing:
-    return Timing(statistics.median(t.wall for t in timings), statistics.median(t.cpu for t in timings))
+    return Timing(*(statistics.median(getattr(t, name) for t in timings) for name in ("wall", "cpu", "others")))
+
+
+def quiet_median(timings: Iterator[Timing], count: int) -> Timing:
+    """Median of `count` repetitions during which the cores were idle but for them.
+
+    On a shared machine others come and go; three times as many are tried, and then the least disturbed are taken.
+    """
+    tried: list[Timing] = []
+    for timing in timings:
+        tried.append(timing)
+        if sum(t.others < _IDLE for t in tried) >= count or len(tried) >= 3 * count:
+            break
+    return median(sorted(tried, key=lambda t: max(_IDLE, t.others))[:count])
+
+
+def _busy_seconds() -> float:
+    """CPU seconds of all processes since the machine has started, and those that other machines took from it."""
+    try:
+        times = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+    except OSError:  # not a Linux
+        return 0.0
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = map(int, times)
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def arguments(description: str) -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ memory is its own. `--only ask,storage` runs some of the parts.
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import resource
@@ -14,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _common import Bar, arguments, at_least, at_most, finish, median, timed
+from _common import Bar, Timing, arguments, at_least, at_most, finish, median, quiet_median, timed
 
 HERE = Path(__file__).parent
 PROBLEMS = ("hartmann6", "rosenbrock3")
@@ -94,35 +96,38 @@ def _cost(config: Any, fidelity: dict[str, float], full: dict[str, float]) -> fl
 
 
 def ask(name: str, count: int, repetitions: int) -> dict[str, Any]:
-    """Open the store, refit, suggest: again and again, each time with one evaluation more."""
+    """Open the store, refit, suggest."""
+    with tempfile.TemporaryDirectory() as folder:
+        middle = quiet_median(asks(name, count, Path(folder)), repetitions)
+    return {**vars(middle), "peak_mb": _peak_mb()}
+
+
+def asks(name: str, count: int, directory: Path) -> Iterator[Timing]:
+    """One after the other, each time with one evaluation more."""
     import torch
 
     import takg
     from takg import _api, problems
 
     problem = problems.PROBLEMS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        filled_study(name, count, Path(folder))
-        timings = []
-        for i in range(repetitions + 2):  # the first finds no chains to go on with, the second warms up
-            _api._stores.clear()
+    filled_study(name, count, directory)
 
-            def opened_and_asked() -> Any:
-                study = _study(takg.load_study, name, Path(folder))
-                return study, study.ask()
+    def opened_and_asked() -> Any:
+        study = _study(takg.load_study, name, directory)
+        return study, study.ask()
 
-            timing, (study, evaluation) = timed(opened_and_asked)
-            if i >= 2:
-                timings.append(timing)
-            at = torch.tensor([study.plan.to_s(study.plan.ordered(evaluation.fidelity))], dtype=torch.float64)
-            x = torch.tensor([study.plan.space.to_unit(evaluation.config)], dtype=torch.float64)
-            study.tell(evaluation, float(problem.evaluate(x, at)))
-            del study, evaluation  # the next one is opened as by a process that has none open
-    middle = median(timings)
-    return {"wall": middle.wall, "cpu": middle.cpu, "peak_mb": _peak_mb()}
+    for i in itertools.count():
+        _api._stores.clear()
+        timing, (study, evaluation) = timed(opened_and_asked)
+        at = torch.tensor([study.plan.to_s(study.plan.ordered(evaluation.fidelity))], dtype=torch.float64)
+        x = torch.tensor([study.plan.space.to_unit(evaluation.config)], dtype=torch.float64)
+        study.tell(evaluation, float(problem.evaluate(x, at)))
+        del study, evaluation  # the next one is opened as by a process that has none open
+        if i >= 2:  # the first finds no chains to go on with, the second warms up
+            yield timing
 
 
-def optuna_gp(name: str, count: int, repetitions: int) -> dict[str, Any]:
+def optuna_asks(name: str, count: int) -> Iterator[Timing]:
     """Optuna's Gaussian-process sampler at as many finished trials, full fidelity."""
     import optuna
     import torch
@@ -143,13 +148,18 @@ def optuna_gp(name: str, count: int, repetitions: int) -> dict[str, Any]:
             for row, value in zip(x, values, strict=True)
         ]
     )
-    timings = []
-    for _ in range(repetitions):
+    while True:
         timing, trial = timed(lambda: study.ask(spread))
         study.tell(trial, 0.0)
-        timings.append(timing)
-    middle = median(timings)
-    return {"wall": middle.wall, "cpu": middle.cpu, "peak_mb": _peak_mb()}
+        yield timing
+
+
+def beside_optuna(name: str, count: int, repetitions: int) -> dict[str, Any]:
+    """In turns in one process, since the machine may change its pace."""
+    with tempfile.TemporaryDirectory() as folder:
+        both = zip(asks(name, count, Path(folder)), optuna_asks(name, count), strict=True)
+        ours, theirs = zip(*itertools.islice(both, repetitions), strict=True)
+    return {"ours": vars(median(list(ours))), **vars(median(list(theirs)))}
 
 
 def botorch(name: str, count: int, _: int) -> dict[str, Any]:
@@ -343,7 +353,7 @@ def _number(text: str) -> Any:
 
 SIDES = {
     "ask": ask,
-    "optuna": optuna_gp,
+    "optuna": beside_optuna,
     "botorch": botorch,
     "guard": guard,
     "imports": imports,
@@ -383,7 +393,7 @@ def main() -> int:
 def measure_asks(args: argparse.Namespace, has_peers: bool) -> tuple[Any, list[Bar]]:
     bars: list[Bar] = []
     rows = []
-    print(f"{'ask':>12} {'evaluations':>12} {'wall s':>8} {'CPU s':>8} {'MB':>6}")
+    print(f"{'ask':>12} {'evaluations':>12} {'wall s':>8} {'CPU s':>8} {'others':>8} {'MB':>6}")
     for name in PROBLEMS[1:] if args.quick else PROBLEMS:
         seconds = {}
         for count in QUICK_SIZES if args.quick else SIZES:
@@ -394,7 +404,9 @@ def measure_asks(args: argparse.Namespace, has_peers: bool) -> tuple[Any, list[B
                 continue
             seconds[count] = found
             print(
-                f"{name:>12} {count:>12} {found['wall']:8.2f} {found['cpu']:8.2f} {found['peak_mb']:6.0f}", flush=True
+                f"{name:>12} {count:>12} {found['wall']:8.2f} {found['cpu']:8.2f} {found['others']:8.2f} "
+                f"{found['peak_mb']:6.0f}",
+                flush=True,
             )
         if args.quick:
             continue
@@ -415,7 +427,8 @@ def _peers(name: str, hundred: Any, thousand: Any, rows: list[Any]) -> list[Bar]
         ("BoTorch's qMFKG", "botorch", 100, hundred, 1 / 50),
         ("Optuna's GPSampler", "optuna", 1000, thousand, 1.0),
     ):
-        theirs = in_own_process(side, name, count, 3, patience=PATIENCE)
+        theirs = in_own_process(side, name, count, 5, patience=PATIENCE)
+        mine = theirs.get("ours", mine)
         rows.append({"problem": name, "evaluations": count, "peer": label, **theirs})
         print(f"{name:>12} {count:>12} {label}: {theirs}", flush=True)
         ratio = mine["cpu"] / theirs["cpu"] if mine and "cpu" in theirs else None
