@@ -654,3 +654,34 @@ def test_a_start_of_the_wrong_shape_is_refused(shape):
     x, S = tensor([[0.3], [0.8], [0.5]]), tensor([[0.2]]).expand(3, 1, 1)
     with pytest.raises(InputError, match=r"s_from has shape .*; expected \(3, 1, 1\)"):
         acquisition.evaluate(x, S, s_from=torch.full(shape, 0.1, dtype=torch.float64))
+
+
+# Only some designs
+
+
+@pytest.mark.parametrize(("kind", "zeros"), [(TaKG, None), (TaKGZero, 0.0)])
+@each_design
+def test_where_only_some_designs_exist_the_value_is_that_over_them(kind, zeros, design):
+    gen = generator(3)
+    post = a_posterior(("curve",), d=2, design=design, n=8, seed=4)
+    among = uniform(gen, 5, 2)
+    S = tensor([[[0.3], [0.7]]])
+    some, all_of_them = (
+        an_acquisition(kind, post, draws=4096, among=these).evaluate_joint(among[2:3], S) for these in (among, None)
+    )
+    truth = value_of_information(post, among[2:3].numpy(), S.numpy(), among.numpy(), zeros=zeros)
+    tolerance = 4 * float(some.standard_error * some.cost) + 1e-4  # of the quadrature
+    assert float(some.voi) == pytest.approx(truth, abs=tolerance)
+    assert abs(float(all_of_them.voi) - truth) > tolerance
+
+
+def test_a_gain_along_the_way_sees_every_design_that_exists():
+    """Of a few designs, the best jumps from one to another; where it was tells nothing."""
+    gen = generator(5)
+    post = a_posterior(d=2, n=8, seed=6)
+    among = uniform(gen, 9, 2)
+    acquisition = an_acquisition(TaKG, post, among=among)
+    x, S = among[None, 4:5], a_set(gen, ("freeze_thaw",), 2, 1, 1)
+    here = acquisition.gain(x, S)
+    assert torch.equal(acquisition.gain(x, S, near=torch.zeros_like(here.minimisers)).reduction, here.reduction)
+    assert {tuple(row) for row in here.minimisers.reshape(-1, 2).tolist()} <= {tuple(row) for row in among.tolist()}

@@ -782,3 +782,37 @@ def test_runners_up_are_other_hills_in_the_order_of_their_values(several_runs):
         assert one.cost == pytest.approx(float(acquisition.evaluate_joint(one.x, one.S, s_from=s_from).cost))
     with pytest.raises(InputError, match=r"spares=2, q=2"):
         maximise(acquisition, TRACE, seed=0, q=2, spares=2)
+
+
+# Only some designs
+
+
+@each_method
+@pytest.mark.parametrize("q", [1, 2])
+def test_out_of_some_designs_the_most_valuable_is_found(method, q):
+    post = a_posterior(d=2, n=8, seed=8)
+    among = uniform(torch.Generator().manual_seed(9), 14, 2)
+    region = Region(d=2, m=1, trace_dims=(0,), retained=1)
+    acquisition = an_acquisition(post, TaKG, among=among, draws=16)
+    found = maximise(acquisition, region, seed=1, q=q, method=method, restarts=8, raw=64, passes=20)
+    assert {tuple(row) for row in found.x.tolist()} <= {tuple(row) for row in among.tolist()}
+    sharp = acquisition.redrawn(77, draws=256)
+    ladder = torch.linspace(0.02, 1, 30, dtype=torch.float64)
+    pairs = list(itertools.product(range(len(among)), repeat=q))
+    best = 0.0
+    for s in itertools.product(ladder[:: 1 if q == 1 else 6], repeat=q):
+        x = torch.stack([among[list(pair)] for pair in pairs])  # (pairs, q, 2)
+        S = torch.stack(s).reshape(1, q, 1, 1).expand(len(pairs), -1, -1, -1)
+        with torch.no_grad():
+            best = max(best, float((sharp if q == 1 else acquisition).evaluate_joint(x, S).value.max()))
+    assert valued(sharp, found.x[None], found.S[None]) > (0.97 if q == 1 else 0.85) * best
+
+
+def test_a_run_of_some_designs_is_continued_where_that_is_worth_most():
+    post = a_posterior(d=2, n=8, seed=8)
+    among = uniform(torch.Generator().manual_seed(9), 14, 2)
+    region = Region(d=2, m=1, trace_dims=(0,))
+    acquisition = TaKG(post, cost=lambda x, s: 100.0 + s[..., 0], trace_dims=(0,), seed=0, among=among)
+    found = maximise(acquisition, region, seed=1, basket=[(among[3], tensor([0.2]))], **QUICK)
+    assert found.source == (0,) and torch.equal(found.x[0], among[3])  # a new one would have to be paid for
+    assert found.s.item() >= 0.2

@@ -93,7 +93,7 @@ def test_two_runs_of_one_configuration_go_on_each_from_where_it_stands(tmp_path:
     short, long = torch.tensor([[0.25, 0.1]], dtype=torch.float64), torch.tensor([[0.5, 0.8]], dtype=torch.float64)
     for start in (short, long, torch.full_like(short, torch.nan)):
         goal = (start + torch.tensor([0.0, 0.1], dtype=torch.float64)).nan_to_num(0.3)
-        xs, Ss = _suggest._runnable(plan, plan.space.neighbours, x, goal[:, None, :], start)
+        xs, Ss = _suggest._runnable(plan, x, goal[:, None, :], start)
         assert len(xs) == len(Ss) > 0
         assert torch.equal(xs, x.expand_as(xs))
         if not start.isnan().any():

@@ -43,6 +43,7 @@ _WIDER = 2.0  # sd of the first simulated outcome of C(S)
 _LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
 _PASSES_FROM_NEAR = 1  # Newton passes to follow an inner minimum that has moved a little
 _SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
+_LOW_OF_POOL = 192  # candidates where only some designs can be run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class LossSimulator:
         draws: M, simulated outcomes for each hyperparameter sample; the tail's count twice.
         polish: Newton passes from the best candidate of each inner problem.
         method: "sobol" or "monte_carlo".
+        among: (k, d), the only designs there are, if not all of the cube: inner minima are not polished then.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class LossSimulator:
         seed: int,
         pending: Rows | None = None,
         candidates: Tensor | None = None,
+        among: Tensor | None = None,
         draws: int = 8,
         polish: int = 3,
         method: str = "sobol",
@@ -118,7 +121,7 @@ class LossSimulator:
         if pending is not None and len(pending) == 0:
             pending = None
         self.post, self.draws, self.polish, self.method, self.seed = post, draws, polish, method, seed
-        self.pending = pending
+        self.pending, self.among = pending, among
         self.known = post.rows.x.unique(dim=0)  # the designs that were evaluated, (k, d)
         with torch.no_grad():
             self._prepare_data(pending)
@@ -144,6 +147,7 @@ class LossSimulator:
             seed=self.seed,
             pending=self.pending,
             candidates=self.candidates,
+            among=self.among,
             draws=draws,
             polish=polish,
             method=self.method,
@@ -156,6 +160,7 @@ class LossSimulator:
             seed=self.seed,
             pending=rows if self.pending is None else joined([self.pending, rows]),
             candidates=torch.cat([self.candidates, rows.x.unique(dim=0)]),
+            among=self.among,
             draws=self.draws,
             polish=self.polish,
             method=self.method,
@@ -245,6 +250,9 @@ class LossSimulator:
     def _default_candidates(self) -> Tensor:
         """Few points, since every simulated outcome is compared on all of them: those of low mean, and a spread."""
         d = self.post.model.d
+        if self.among is not None:
+            count = min(_LOW_OF_POOL, len(self.among))
+            return self.among[self._base_means(self.among).mean(0).topk(count, largest=False).indices]
         spread = sobol_points(_SPREAD, d, seed=self.seed)
         pool = torch.cat([sobol_points(4 * _SPREAD, d, seed=self.seed + 1), self._slots.x.unique(dim=0)])
         low = pool[self._base_means(pool).mean(0).topk(min(_LOW, len(pool)), largest=False).indices]
@@ -283,7 +291,8 @@ class LossSimulator:
         base = self._base_offset[..., None] + self._base_weights @ self._candidate_features.mT  # (H, M or 1, g)
         self._candidate_base = base
         starts = G[base.argmin(-1)]  # (H, M or 1, d)
-        self._floor = self._sums(self._base_weights, self._base_offset).minimise(starts, passes=20)
+        passes = 20 if self.among is None else 0
+        self._floor = self._sums(self._base_weights, self._base_offset).minimise(starts, passes=passes)
 
     def _features(self, x_new: Tensor) -> Tensor:
         """k_x(x', slot), points that differ between samples: (H, ..., c, d) -> (H, ..., c, slots)."""
@@ -436,9 +445,10 @@ class LossSimulator:
         """x* of every simulated outcome: the best candidate, or one from nearby, polished."""
         H, B, M, J, _ = v.shape
         d, q = self.post.model.d, observations.x.shape[1]
-        start = self._best_candidates(observations, shift, v) if near is None else near
+        is_pool = self.among is not None
+        start = self._best_candidates(observations, shift, v) if near is None or is_pool else near
         passes = self.polish if near is None else min(self.polish, _PASSES_FROM_NEAR)
-        if passes == 0:
+        if passes == 0 or is_pool:
             return start, self._features(start), torch.ones(start.shape[:-1], dtype=torch.bool)
 
         P = B * M * J

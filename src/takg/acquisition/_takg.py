@@ -39,7 +39,7 @@ class Acquisition(ABC):
         pending: rows of evaluations under way.
         gradients: an evaluation shows the gradient by x beside the value at each fidelity of S.
         overhead: what every evaluation costs beside its training, as the time to choose it.
-        draws, polish, method, candidates: of the simulation, see `LossSimulator`.
+        draws, polish, method, candidates, among: of the simulation, see `LossSimulator`.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Acquisition(ABC):
         polish: int = 3,
         method: str = "sobol",
         candidates: Tensor | None = None,
+        among: Tensor | None = None,
     ) -> None:
         if not (math.isfinite(overhead) and overhead >= 0):
             raise InputError(f"overhead={overhead}: expected a finite cost >= 0")
@@ -66,7 +67,14 @@ class Acquisition(ABC):
         self.post, self.cost, self.trace_dims, self.gradients = post, cost, tuple(trace_dims), gradients
         self.overhead = overhead
         self.simulator = LossSimulator(
-            post, seed=seed, pending=pending, candidates=candidates, draws=draws, polish=polish, method=method
+            post,
+            seed=seed,
+            pending=pending,
+            candidates=candidates,
+            among=among,
+            draws=draws,
+            polish=polish,
+            method=method,
         )
 
     @abstractmethod
@@ -224,6 +232,7 @@ class KnowledgeGradient(TaKG):
         polish: int = 3,
         method: str = "sobol",
         candidates: Tensor | None = None,
+        among: Tensor | None = None,
     ) -> None:
         super().__init__(
             post,
@@ -236,6 +245,7 @@ class KnowledgeGradient(TaKG):
             polish=polish,
             method=method,
             candidates=candidates,
+            among=among,
         )
 
 

@@ -101,6 +101,8 @@ def maximise(
 ) -> Suggestion:
     """The most valuable evaluation (or q of them, chosen jointly) per unit of cost.
 
+    Where `acquisition` is about some designs only (`among`), x is one of them.
+
     Args:
         basket: (x, s) of runs that can be continued; each is one more problem, with x fixed and s growing.
         q: how many evaluations to choose together; their cost is that of the dearest.
@@ -209,6 +211,8 @@ def _maximise_jointly(
     for i, j in enumerate(source):
         if j is not None:
             runs.x[:, i], runs.s[:, i] = basket[j]
+        elif acquisition.simulator.among is not None:
+            runs.x[:, i] = x[:, i]
     start = region.encode(Choice(x.expand(B, -1, -1), S.expand(B, -1, -1, -1)), runs)
     nudge = 2 * reach(acquisition, region, start) * (sobol_points(B, q * region.p, seed=seed) - 0.5)
     nudge[0] = 0.0
@@ -241,6 +245,8 @@ def _starts(
         seed=seed,
     )
     new = region.new_runs(len(cold), 1)
+    if acquisition.simulator.among is not None:  # x is one of them, and does not move
+        new = Runs(cold[:, None, : region.d], new.s)
     old = runs_of(basket, region)
     warm, score = basket_starts(glances[0], region, old)
     climbs = torch.zeros(len(warm), dtype=torch.bool)
@@ -517,7 +523,7 @@ def _possible(acquisition: Acquisition, snap: Snap, x: Tensor, S: Tensor, runs: 
             f"snap returned shapes {tuple(xs.shape)} and {tuple(Ss.shape)}; expected k >= 1 neighbours, "
             f"(k, {', '.join(map(str, x.shape))}) and (k, {', '.join(map(str, S.shape))})"
         )
-    is_new = runs.x.isnan().any(-1)  # (q,)
+    is_new = runs.is_new  # (q,)
     gap = Ss - runs.s[:, None, :]  # (k, q, l, m), NaN for new runs
     is_there = (xs - runs.x).abs().amax(-1) <= _ROUNDING
     is_fixed = torch.ones(gap.shape[-1], dtype=torch.bool)

@@ -28,10 +28,15 @@ class Choice(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """What each evaluation of each candidate starts from; all NaN for a new run at a free x."""
+    """What each evaluation of each candidate starts from."""
 
-    x: Tensor  # (B, q, d)
-    s: Tensor  # (B, q, m)
+    x: Tensor  # (B, q, d), NaN where it is free
+    s: Tensor  # (B, q, m), NaN for a new run
+
+    @property
+    def is_new(self) -> Tensor:
+        """(B, q), bool."""
+        return self.s.isnan().all(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +88,9 @@ class Region:
         B, q, _ = runs.x.shape
         lower = torch.zeros(B, q, self.p, dtype=torch.float64)
         upper = torch.ones_like(lower)
-        is_old = ~runs.x.isnan()
-        lower[..., : self.d] = torch.where(is_old, runs.x, 0.0)
-        upper[..., : self.d] = torch.where(is_old, runs.x, 1.0)
+        is_fixed = ~runs.x.isnan()
+        lower[..., : self.d] = torch.where(is_fixed, runs.x, 0.0)
+        upper[..., : self.d] = torch.where(is_fixed, runs.x, 1.0)
         return lower.reshape(B, q * self.p), upper.reshape(B, q * self.p)
 
     def decode(self, z: Tensor, runs: Runs) -> Choice:

@@ -21,6 +21,7 @@ _BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and 
 _SHARE_KNOWN, _SHARE_LOW = 0.6, 0.3  # of the raw points that are beside known x and beside promising places
 _LOWEST = 48  # known x that are worth a look beside them, by their mean
 _PLACES, _POOL = 12, 128  # promising places, out of at most how many points of either kind
+_MOST_OF_POOL = 1024  # designs, where only some can be run, that are looked at for promising ones
 _SDS = 2.0  # a place is as promising as its mean less this many sds is low
 _ROUNDS, _PARENTS, _MODELS = 2, 32, 8  # of mutants and of transplants
 _MOVING = 0.7  # share of the variables in which a mutant differs
@@ -71,13 +72,19 @@ def cold_starts(
             They polish inner minima, if only by one pass: without it, hills that are about a better answer next to the
             present one look flat.
     """
-    mean = folded_target_mean(glances[0].post)
-    known = acquisition.simulator.known
-    known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
-    z = _raw(acquisition, region, glances[0].post, mean, known, raw, seed)
+    generator = torch.Generator().manual_seed(seed)
+    post, among = glances[0].post, acquisition.simulator.among
+    mean = folded_target_mean(post)
+    if among is None:
+        known = acquisition.simulator.known
+        known = known[torch.cat([mean(part).mean(0) for part in known.split(_AT_ONCE)]).argsort()]
+    else:
+        known = among[torch.randperm(len(among), generator=generator)[:_MOST_OF_POOL]]
+        known = known[torch.cat([_lower_bound(post, mean, part) for part in known.split(_AT_ONCE)]).argsort()]
+    z = _raw(acquisition, region, post, mean, known, raw, seed)
     if winners is not None:
         z = torch.cat([z, winners])
-    generator = torch.Generator().manual_seed(seed)
+    z = _that_exist(acquisition, region, z)
     looker = torch.randint(len(glances), (len(z),), generator=generator)
     score = _glanced(glances, looker, region, z)
     shape = (max(1, raw // 2), region.p)
@@ -91,6 +98,7 @@ def cold_starts(
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         children = (parents + reach(acquisition, region, parents) * size * moves * noise).clamp(0, 1)
         children[::2] = _transplants(acquisition, region, parents[::2], known, noise[::2])
+        children = _that_exist(acquisition, region, children)
         z, looker = torch.cat([z, children]), torch.cat([looker, looker[origin]])
         score = torch.cat([score, _glanced(glances, looker[origin], region, children)])
     found = spread_out(acquisition, region, score, z, count)
@@ -132,6 +140,16 @@ def _glanced(glances: Sequence[Acquisition], looker: Tensor, region: Region, z: 
         if len(mine):
             score[looker == i] = scores(glance, region, mine, region.new_runs(len(mine), 1))
     return score
+
+
+def _that_exist(acquisition: Acquisition, region: Region, z: Tensor) -> Tensor:
+    """Points (B, p) at the designs next to them, where not all of the cube can be run."""
+    among = acquisition.simulator.among
+    if among is None:
+        return z
+    unit = _lengthscale(acquisition)
+    nearest = torch.cdist(z[:, : region.d] / unit, among / unit).argmin(-1)
+    return torch.cat([among[nearest], z[:, region.d :]], dim=-1)
 
 
 def _models_of_transplants(best: Tensor, known: Tensor, count: int) -> Tensor:

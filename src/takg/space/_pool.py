@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from random import Random
 from typing import Any
@@ -45,29 +45,12 @@ class Pool(Space):
     def snapped(self, u: Sequence[float]) -> Point:
         return self.neighbours(u, 1)[0]
 
-    def neighbours(
-        self,
-        u: Sequence[float],
-        limit: int = 16,
-        *,
-        units: Sequence[float] | None = None,
-        without: Collection[Point] = (),
-    ) -> list[Point]:
-        """The coordinates of the nearest configurations, the nearest first.
-
-        Args:
-            units: what counts as a distance of 1 along each coordinate; by default all of it.
-            without: coordinates of configurations that are not wanted.
-        """
+    def neighbours(self, u: Sequence[float], limit: int = 16) -> list[Point]:
+        """The coordinates of the nearest configurations, the nearest first."""
         if (most := as_int(limit)) is None or most < 1:
             raise SpaceError(f"limit={limit!r}; expected an integer of at least 1")
-        scale = (1.0,) * self.d if units is None else tuple(units)
-        place = [a / b for a, b in zip(self._clamped(u), scale, strict=True)]
-
-        def distance(point: Point) -> float:
-            return math.dist(place, [a / b for a, b in zip(point, scale, strict=True)])
-
-        return nsmallest(most, (point for point in self._configs if point not in without), key=distance)
+        place = self._clamped(u)
+        return nsmallest(most, self._configs, key=lambda point: math.dist(place, point))
 
     def sample(self, random: Random) -> dict[str, Any]:
         """One of the configurations, all equally likely."""

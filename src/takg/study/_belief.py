@@ -111,11 +111,15 @@ class Belief:
             return float(self.cost(self.xs, ones).median())
 
     @cached_property
+    def among(self) -> Tensor | None:
+        """The designs of a pool, (k, d)."""
+        space = self.plan.space
+        return _tensor(space.points, space.d) if isinstance(space, Pool) else None
+
+    @cached_property
     def recommended(self) -> Recommendation:
         """Where the mean at full fidelity is smallest, in the unit cube."""
-        space = self.plan.space
-        among = _tensor(space.points, space.d) if isinstance(space, Pool) else None
-        return recommend(self.posterior, seed=self.seed, outcome=self.outcome, among=among)
+        return recommend(self.posterior, seed=self.seed, outcome=self.outcome, among=self.among)
 
     @cached_property
     def best(self) -> tuple[Config, Prediction]:

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,6 @@ from takg.study._view import is_complete
 
 _JOINTLY, _HILLS = 8, 16  # evaluations that are chosen together, and that are taken from one search if there are more
 _NEAR_X = 8  # configurations next to a suggestion that are valued
-_NEW_OF_POOL, _OLD_OF_POOL = 16, 4  # the same, of a pool
-_LONGEST = 2.0  # length scale, in edges of the cube: beyond it there is no telling how little a coordinate matters
 _CHEAP = (0.02, 0.3)  # product of the fidelities in the initial design, unless the least that can be run is larger
 _LEAST_INITIAL = 4
 # A step much smaller than what was trained so far would show the slope of the curve there, if the model were right in
@@ -33,7 +31,6 @@ _LEAST_INITIAL = 4
 _GROWTH = 1.0
 _RECENT = 9  # evaluations whose choice says how long the next one takes
 _PASSES = {"sample_average": 18, "stochastic": 60}  # noisy steps are smaller ones
-Neighbourhood = Callable[[Point], list[Point]]
 _KINDS: dict[str, type[TaKG | TaKGZero]] = {
     "takg": TaKG,
     "takg_zero": TaKGZero,
@@ -95,7 +92,6 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
     with threads_for(belief.posterior.n):
         acquisition = _acquisition(plan, state, belief, seed)
     region = _region(plan)
-    near = _neighbourhood(plan, state, belief)
     winners = belief.memory.winners
     while len(chosen) < n:
         first = len(chosen)
@@ -110,7 +106,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
             spares=0 if is_joint else min(_HILLS, n - first) - 1,
             basket=[(_vector(plan.space.to_unit(trial.config)), _vector(plan.to_s(at))) for trial, at in basket],
             winners=torch.tensor(winners, dtype=torch.float64) if winners else None,
-            snap=functools.partial(_runnable, plan, near),
+            snap=functools.partial(_runnable, plan),
         )
         winners = tuple(tuple(row) for row in found.winners.tolist())
         all_found = (found, *found.runners_up)
@@ -131,8 +127,9 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
 
 def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Acquisition:
     to_come = rows_to_come(plan, pending(plan, state))
+    among = belief.among
     if plan.fidelities.m == 0:
-        return KnowledgeGradient(belief.posterior, seed=seed, pending=to_come)
+        return KnowledgeGradient(belief.posterior, seed=seed, pending=to_come, among=among)
     kind = _KINDS[plan.options.acquisition]
     trace_dims = plan.fidelities.trace_dims
     return kind(
@@ -142,6 +139,7 @@ def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Ac
         seed=seed,
         pending=to_come,
         overhead=_overhead(plan, state),
+        among=among,
     )
 
 
@@ -225,32 +223,13 @@ def _part_of_the_way(plan: Plan, s: Point, share: float) -> FidelityValues:
     return plan.from_s(tuple(value * share if j in plan.fidelities.trace_dims else value for j, value in enumerate(s)))
 
 
-def _neighbourhood(plan: Plan, state: StudyState, belief: Belief) -> Neighbourhood:
-    """Finds configurations next to a point, the nearest first. Out of a pool that is mostly one that is new."""
-    space = plan.space
-    if not isinstance(space, Pool):
-        return functools.partial(space.neighbours, limit=_NEAR_X)
-    units = belief.posterior.theta.lengthscale.log().mean(0).exp().clamp_max(_LONGEST).tolist()
-    tried = {space.to_unit(trial.config) for trial in state.trials}
-
-    def near(point: Point) -> list[Point]:
-        new = space.neighbours(point, _NEW_OF_POOL, units=units, without=tried)
-        again = space.neighbours(point, _OLD_OF_POOL, units=units, without=new)  # as where runs cannot be continued
-        return new + again
-
-    return near
-
-
-def _runnable(plan: Plan, near: Neighbourhood, x: Tensor, S: Tensor, s_from: Tensor) -> tuple[Tensor, Tensor]:
+def _runnable(plan: Plan, x: Tensor, S: Tensor, s_from: Tensor) -> tuple[Tensor, Tensor]:
     """What can be run next to q evaluations: whole epochs, whole sizes, categories; one member varied at a time."""
     members = []
-    taken: set[Point] = set()  # of a pool: two members would run the same
     for point, kept, at in zip(x.tolist(), S.tolist(), s_from.tolist(), strict=True):
         start = tuple(at) if at and not any(map(math.isnan, at)) else None
-        places = [tuple(point)] if start else near(tuple(point))
-        if isinstance(plan.space, Pool):
-            places = [place for place in places if place not in taken] or places
-            taken.update(places if len(x) > 1 else ())
+        limit = 1 if isinstance(plan.space, Pool) else _NEAR_X  # of a pool it is one already
+        places = [tuple(point)] if start else plan.space.neighbours(tuple(point), limit=limit)
         members.append(list(itertools.product(places, _runnable_fidelities(plan, kept, start))))
     nearest = [options[0] for options in members]
     all_of_them = [nearest]
