@@ -47,14 +47,15 @@ def test_the_model_always_minimises(tmp_path: Path, direction: str, sign: float)
     assert study.trials[0].value == 0.5  # as the user said it
 
 
-def test_a_divergence_is_seen_at_the_end_of_training_beside_the_points_before_it(tmp_path: Path) -> None:
+def test_a_divergence_is_seen_where_it_came_and_at_the_end_beside_the_points_before_it(tmp_path: Path) -> None:
     fidelities = {"epochs": takg.Fidelity(1, 20, trace=True), "data": takg.Fidelity(10, 100, trace=False)}
     study = small_study(tmp_path, fidelities, cost="reported")
     script(study, Proposal(config={"x": 0.25, "y": 0.75}, target=(10, 50)))
     study.tell(study.ask(), trace=[(4, 0.5), (5, math.inf)], cost=1.0)
-    [point, bad] = observed(study.plan, study.state, designs(study.plan, study.state))
+    [point, *bad] = observed(study.plan, study.state, designs(study.plan, study.state))
     assert (point.s, point.y) == ((0.2, 0.5), 0.5)
-    assert bad.s == (1.0, 0.5) and math.isnan(bad.y)
+    assert [row.s for row in bad] == [(0.25, 0.5), (1.0, 0.5)]
+    assert all(math.isnan(row.y) for row in bad)
 
 
 def test_points_of_a_failed_evaluation_are_seen_and_it_is_not_a_bad_one(study: Study) -> None:

@@ -37,16 +37,18 @@ def observed(plan: Plan, state: StudyState, xs: Sequence[Point]) -> list[Row]:
     rows: list[Row] = []
     for trial, x in zip(state.trials, xs, strict=True):
         kept: dict[FidelityValues, float] = {}
-        is_bad, fixed = False, None
+        bad: dict[Point, None] = {}
         for evaluation in (state.evaluations[i] for i in trial.evaluations):
             finite = {at: value for at, value in evaluation.points.items() if math.isfinite(value)}
             has_ended_badly = isinstance(evaluation.end, Failed) and not finite  # whatever it was, it would come again
             if len(finite) < len(evaluation.points) or has_ended_badly:
-                is_bad, fixed = True, evaluation.asked.target
+                # What has diverged stays so. Were only its end known to be bad, all that is like it so far would seem
+                # to end as badly.
+                since = min((at for at in evaluation.points if at not in finite), default=evaluation.asked.target)
+                bad |= {plan.to_s(since): None, _trained_to_the_end(plan, plan.to_s(since)): None}
             kept |= {at: finite[at] for at in _nearest(plan, wanted(plan, evaluation), finite)}
         rows += [Row(x, plan.to_s(at), plan.sign * value) for at, value in kept.items()]
-        if is_bad and fixed is not None:  # what has diverged stays so: it is known how training would end
-            rows.append(Row(x, _trained_to_the_end(plan, plan.to_s(fixed)), math.nan))
+        rows += [Row(x, s, math.nan) for s in bad]
     return rows
 
 
