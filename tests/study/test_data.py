@@ -120,3 +120,16 @@ def test_a_leg_that_was_trained_from_scratch_has_its_own_cost(study: Study) -> N
         ((0.2,), 4.5),
         ((0.4,), 8.5),
     ]
+
+
+@pytest.mark.slow
+def test_what_learns_fast_next_to_what_diverges_is_expected_to_end_well(tmp_path: Path) -> None:
+    """With diverged runs as the only ones at full fidelity, the faster a run learned the worse it seemed to end."""
+    study = small_study(tmp_path, initial=1, cost="reported", samples=4, seed=2)
+    xs = [i / 23 for i in range(24)]
+    script(study, *(new(2, x=x, y=(7 * i % 24) / 23) for i, x in enumerate(xs)))
+    for x in xs:
+        slow = [(epoch, 0.7 - 0.2 * max(0.0, x - 0.4) * epoch) for epoch in (1, 2)]
+        told(study, *([(1, math.nan)] if x > 0.8 else slow))
+    at_once, never = (study.belief().predict((x, 0.5), [(1.0,)])[0].mean for x in (0.75, 0.2))
+    assert at_once < never
