@@ -25,6 +25,14 @@ from takg.problems.catalogue import GROUPS
 COSTS = (2.0, 5.0, 10.0, 20.0)
 BEGIN, END = "<!-- begin: benchmarks/report.py -->", "<!-- end: benchmarks/report.py -->"
 FLOOR = 1e-8  # of the figure's logarithmic scale
+ABLATIONS = {
+    "takg_l3": "three points of a trace kept, not two",
+    "takg_zero": "0-avoiding",
+    "takg_zero_noisy": "0-avoiding with noise in C(S), as printed",
+    "takg_stochastic": "the paper's stochastic ascent, not the sample average",
+    "takg_cold": "no run is continued",
+}
+ABLATION_COST = 5.0
 
 Results = Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]  # problem -> method -> runs by seed
 
@@ -167,6 +175,7 @@ def report(results: Results, figures: Path | None, page: Path | None) -> str:
     parts += ["Median regret (25 % and 75 % quantiles; mean). Regrets below 1e-5 count as 1e-5.", ""]
     parts.append(summary(results))
     parts += [text for group in ("taskset", "lcbench") if (text := rank_table(group, results))]
+    parts += [text] if (text := ablation_table(results)) else []
     for problem, methods in results.items():
         parts.append(table(problem, methods))
         if figures is not None:
@@ -202,6 +211,24 @@ def rank_table(group: str, results: Results) -> str:
     for method in methods:
         cells = [f"{one[method]:.2f}" if method in one else "" for one in ranks]
         lines.append(f"| {method} | {seeds[method]} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def ablation_table(results: Results) -> str:
+    """What becomes of the median regret if one thing is done otherwise, on the seeds that both have run."""
+    problems = [problem for problem, methods in results.items() if ABLATIONS.keys() & methods.keys()]
+    if not problems:
+        return ""
+    lines = [f"### Ablations: median regret at cost {ABLATION_COST:g}, without and with the change", ""]
+    lines += [f"| method | change | {' | '.join(problems)} |", "|---|---|" + "---|" * len(problems)]
+    for method, change in ABLATIONS.items():
+        cells = []
+        for problem in problems:
+            ours, theirs = (by_seed(results[problem].get(name, ()), ABLATION_COST) for name in ("takg", method))
+            shared = ours.keys() & theirs.keys()
+            before, after = (statistics.median(one[i] for i in shared) if shared else 0.0 for one in (ours, theirs))
+            cells.append(f"{before:.2g}, {after:.2g} ({len(shared)} seeds)" if shared else "")
+        lines.append(f"| {method} | {change} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

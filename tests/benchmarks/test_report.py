@@ -129,6 +129,22 @@ def test_the_table_of_ranks_has_a_row_for_each_method_the_best_first():
     assert report.rank_table("lcbench", results) == ""
 
 
+def test_ablations_are_compared_on_the_seeds_that_both_have_run():
+    methods = {
+        "takg": [run("takg", i, [0.1 * (i + 1)] * 10) for i in range(5)],
+        "takg_zero": [run("takg_zero", i, [0.7] * 10) for i in range(3)],
+        "takg_cold": [run("takg_cold", 0, [0.7] * 2)],  # did not get there
+    }
+    text = report.ablation_table({"branin": methods, "hartmann3": {"takg": methods["takg"]}})
+    head, _, *rows = text.splitlines()[2:]
+    assert head == "| method | change | branin |"
+    assert {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows} == {
+        **{f"| {method}": " |" for method in ("takg_l3", "takg_zero_noisy", "takg_stochastic", "takg_cold")},
+        "| takg_zero": "0.2, 0.7 (3 seeds) |",
+    }
+    assert report.ablation_table({"hartmann3": {"takg": methods["takg"]}}) == ""
+
+
 def test_quantiles_are_linear_between_the_order_statistics():
     values = [4.0, 1.0, 3.0, 2.0]
     assert [report.quantile(values, share) for share in (0, 0.25, 0.5, 1)] == [1.0, 1.75, 2.5, 4.0]
