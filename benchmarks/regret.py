@@ -9,6 +9,7 @@ more seeds, methods or budget adds to what is there. `benchmarks/report.py` make
 import argparse
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -38,14 +39,14 @@ DEFAULTS = {"problem": "paper", "methods": "takg,random", "seeds": 10, "budget":
 PACKAGES = ("torch", "numpy", "botorch", "gpytorch", "optuna", "smac", "dehb", "onnxruntime")
 
 
-def carry_out(run: Run, budget: float, data: str | None) -> dict[str, Any]:
+def carry_out(run: Run, budget: float, data: str | None, engine: str | None) -> dict[str, Any]:
     """In a worker process."""
     import torch
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     try:
-        return play(run, find_problem(run.problem, data=data), budget=budget)
+        return play(run, find_problem(run.problem, data=data), budget=budget, engine=engine)
     except (MissingLibraryError, InputError) as error:
         return {"error": str(error)}
     except Exception:
@@ -78,7 +79,7 @@ def run_all(runs: Sequence[Run], args: argparse.Namespace, console: Console) -> 
     """All runs, one line for each that is finished; a method that fails on a problem is not tried there again."""
     results: list[dict[str, Any]] = []
     failed: set[tuple[str, str]] = set()
-    waiting, going = list(runs), {}
+    waiting, going, engine = list(runs), {}, commit()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -96,7 +97,7 @@ def run_all(runs: Sequence[Run], args: argparse.Namespace, console: Console) -> 
                     run = waiting.pop(0)
                     if (run.problem, run.method) in failed:
                         continue
-                    going[pool.submit(carry_out, run, args.budget, args.data)] = (run, time.monotonic())
+                    going[pool.submit(carry_out, run, args.budget, args.data, engine)] = (run, time.monotonic())
                 done, _ = wait(going, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in done:
                     run, began = going.pop(future)
@@ -175,6 +176,18 @@ def main() -> int:
     bars = [at_least("runs that finished", len(results), len(runs)), *bars_of(results, args.problems, args.budget)]
     summary = [{key: value for key, value in one.items() if key != "curve"} for one in results]
     return finish(args, {"budget": args.budget, "seeds": args.seeds, "runs": summary}, bars, installed())
+
+
+def commit() -> str | None:
+    """Of the checkout, with a + if something in it was changed; None if it is none."""
+    found = []
+    for command in (["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--", "../src"]):
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return None
+        found.append(done.stdout.strip())
+    name, changes = found
+    return f"{name}+" if changes else name
 
 
 def installed() -> list[str]:

@@ -1,28 +1,27 @@
 """Results of benchmarks/regret.py as one table and the paper's figure.
 
-    python benchmarks/report.py --results results --out docs/benchmarks.md --figures docs/figures
+    python benchmarks/report.py --published benchmarks/published --out docs/benchmarks.md --figures docs/figures
 
 The table goes between the two marker lines of the page, and nothing else of it is touched; without --out it is printed.
+With --published, what was published before stands beside the results, and what is in the table is published in turn.
 """
 
 import argparse
-import json
 import math
 import os
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from _bars import FULL_BUDGET, REACHED, SHARES, bars_of, mean_ranks, regret_at
+from _published import TABLE_COSTS, Results, load, publish
 from regret import installed
 from rivals import METHODS
 
 from takg.problems.catalogue import GROUPS
 
-COSTS = (2.0, 5.0, 10.0, 20.0)
 BEGIN, END = "<!-- begin: benchmarks/report.py -->", "<!-- end: benchmarks/report.py -->"
 FLOOR = 1e-8  # of the figure's logarithmic scale
 ABLATIONS = {
@@ -33,21 +32,6 @@ ABLATIONS = {
     "takg_cold": "no run is continued",
 }
 ABLATION_COST = 5.0
-
-Results = Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]  # problem -> method -> runs by seed
-
-
-def load(directory: Path) -> Results:
-    """All finished runs below a directory."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted(directory.glob("*/*.json")):
-        if not path.name.endswith(".state.json"):
-            one = json.loads(path.read_text())
-            found[one["problem"]][one["method"]].append(one)
-    return {
-        problem: {method: sorted(runs, key=lambda run: run["seed"]) for method, runs in methods.items()}
-        for problem, methods in found.items()
-    }
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -78,10 +62,10 @@ def table(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]]) -> str:
 
     Batches, whose cost is that of a single member, stand below, ranked among themselves.
     """
-    at = {cost: {method: by_seed(runs, cost) for method, runs in methods.items()} for cost in COSTS}
-    costs = [cost for cost in COSTS if any(at[cost].values())]
+    at = {cost: {method: by_seed(runs, cost) for method, runs in methods.items()} for cost in TABLE_COSTS}
+    costs = [cost for cost in TABLE_COSTS if any(at[cost].values())]
     if not costs:
-        return f"### {problem}\n\nNo run has got to cost {COSTS[0]:g} yet.\n"
+        return f"### {problem}\n\nNo run has got to cost {TABLE_COSTS[0]:g} yet.\n"
     last = max((cost for cost in costs if at[cost].get("takg")), default=costs[-1])
     lines = [
         f"### {problem}",
@@ -108,6 +92,9 @@ def table(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]]) -> str:
                 f"{statistics.median(run['cpu_per_suggestion'] for run in runs):.2g}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
+    ours = [run for method, runs in methods.items() if method.startswith("takg") for run in runs]
+    if engines := sorted({run["engine"] for run in ours if "engine" in run}):
+        lines += ["", f"takg as of {', '.join(engines)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -248,13 +235,16 @@ def put(page: Path, text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--published", type=Path, metavar="DIR", help="where the regrets in the tables are kept")
     parser.add_argument("--out", type=Path, metavar="PAGE", help="put the tables between the markers of this page")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="draw a figure for each problem")
     args = parser.parse_args()
-    results = load(args.results)
+    results = load(args.results, args.published)
     if not results:
         raise SystemExit(f"{args.results}: no finished runs; run benchmarks/regret.py first")
     text = report(results, args.figures, args.out)
+    if args.published:
+        publish(results, args.published)
     if args.out:
         put(args.out, text)
     else:

@@ -47,15 +47,21 @@ def play(
     budget: float,
     make: Callable[..., Method] = build,
     most: int = MOST,
+    engine: str | None = None,
 ) -> dict[str, Any]:
-    """Go on until the budget or `most` suggestions are used up; a finished run is continued if the budget has grown."""
+    """Go on until the budget or `most` suggestions are used up; a finished run is continued if the budget has grown.
+
+    `engine` is noted in the result: which version of takg it was.
+    """
     run.log.parent.mkdir(parents=True, exist_ok=True)
     with run.log.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two runners on one run would spoil it
-        return _played(run, problem, budget, make, most)
+        return _played(run, problem, budget, make, most, engine)
 
 
-def _played(run: Run, problem: Problem, budget: float, make: Callable[..., Method], most: int) -> dict[str, Any]:
+def _played(
+    run: Run, problem: Problem, budget: float, make: Callable[..., Method], most: int, engine: str | None
+) -> dict[str, Any]:
     simulator, method, curve = _resumed(run, problem, make)
     with run.log.open("a") as log:
         while simulator.cost < budget and simulator.suggestions < most:
@@ -92,6 +98,7 @@ def _played(run: Run, problem: Problem, budget: float, make: Callable[..., Metho
         "low_share": simulator.low_cost / simulator.cost if simulator.cost else 0.0,
         "cpu_per_suggestion": cpu / count,
         "regret": curve[-1]["regret"] if curve else None,
+        **({} if engine is None else {"engine": engine}),
         "curve": curve,
     }
     _write(run.result, json.dumps(result))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import _bars
+import _published
 import pytest
 import report
 from scipy.stats import binomtest
@@ -210,6 +211,30 @@ def test_a_figure_is_drawn_for_each_problem(tmp_path):
     text = report.report(results, tmp_path / "figures", tmp_path / "page.md")
     assert "](figures/regret-branin.png)" in text
     assert (tmp_path / "figures" / "regret-branin.png").stat().st_size > 10_000
+
+
+def test_what_is_published_gives_the_same_tables_and_bars(tmp_path):
+    regrets = {"takg": [3.0, 1.0, 0.5, 0.25, 0.125], "ei": [4.0, 2.0, 2.0, 1.5, 1.25], "dkg": [8.0, 0.3]}
+    runs = [
+        run(name, seed, [value / (seed + 1) for value in values]) for name, values in regrets.items() for seed in (0, 1)
+    ]
+    runs[0]["engine"] = "abc123"
+    results = {"branin": {name: [one for one in runs if one["method"] == name] for name in regrets}}
+    _published.publish(results, tmp_path)
+    again = report.load(tmp_path / "none", tmp_path)
+    assert report.table("branin", again["branin"]) == report.table("branin", results["branin"])
+    assert "takg as of abc123." in report.table("branin", again["branin"])
+    assert report.summary(again) == report.summary(results)
+    _published.publish(again, tmp_path / "twice")
+    assert (tmp_path / "twice" / "branin.json").read_text() == (tmp_path / "branin.json").read_text()
+
+
+def test_a_run_that_was_made_again_replaces_what_was_published_of_it(tmp_path):
+    _published.publish({"branin": {"ei": [run("ei", seed, [4.0, 2.0]) for seed in (0, 1)]}}, tmp_path / "published")
+    (tmp_path / "results" / "branin").mkdir(parents=True)
+    (tmp_path / "results" / "branin" / "ei-1.json").write_text(json.dumps(run("ei", 1, [4.0, 1.0])))
+    first, second = report.load(tmp_path / "results", tmp_path / "published")["branin"]["ei"]
+    assert [_bars.regret_at(one, 2.0) for one in (first, second)] == [2.0, 1.0]
 
 
 @pytest.mark.slow
