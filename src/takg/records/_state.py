@@ -97,15 +97,11 @@ def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState
 
 def apply(state: StudyState, event: Event) -> None:
     """Let one event happen; one that does not fit is an error and changes nothing."""
+    if isinstance(event, Observed):  # nearly all of them are
+        _observe(state, event)
+        return
     check(state, event)
     match event:
-        case Observed():
-            evaluation = state.open[event.evaluation]
-            trial = state.trials[evaluation.asked.trial]
-            # A second attempt repeats points; the last report of a fidelity is the one that counts.
-            for points in (evaluation.points, trial.points):
-                points.pop(event.fidelity, None)
-                points[event.fidelity] = event.value
         case Asked():
             if event.config is not None:
                 state.trials.append(TrialState(event.trial, event.config))
@@ -133,11 +129,22 @@ def apply(state: StudyState, event: Event) -> None:
     state.sequence += 1
 
 
+def _observe(state: StudyState, event: Observed) -> None:
+    evaluation = _held(state, event.evaluation, event.attempt)
+    at, value = event.fidelity, event.value
+    for points in (evaluation.points, state.trials[evaluation.asked.trial].points):
+        # A second attempt repeats points; the last report of a fidelity is the one that counts.
+        if at in points:
+            del points[at]
+        points[at] = value
+    state.sequence += 1
+
+
 def check(state: StudyState, event: Event) -> None:
     """Raise if the event does not fit what happened before; StaleError if somebody else was faster."""
     match event:
         case Observed() | Saved() | Finished() | Lost():
-            _check_held(state, event.evaluation, event.attempt)
+            _held(state, event.evaluation, event.attempt)
         case Asked():
             _check_asked(state, event)
         case Given():
@@ -145,7 +152,7 @@ def check(state: StudyState, event: Event) -> None:
             if evaluation.status != LOST or event.attempt != evaluation.attempt + 1:
                 raise StaleError(_story(evaluation, f"attempt {event.attempt} cannot begin"))
         case Failed():
-            _check_held(state, event.evaluation, event.attempt)
+            _held(state, event.evaluation, event.attempt)
             if event.kind not in FAILURES:
                 raise StudyError(f"an evaluation cannot fail with {event.kind!r}; expected one of {FAILURES}")
         case Dropped():
@@ -198,11 +205,12 @@ def _open(state: StudyState, evaluation_id: int) -> EvaluationState:
     raise StudyError(f"evaluation {evaluation_id} was never asked for; there are {len(state.evaluations)}")
 
 
-def _check_held(state: StudyState, evaluation_id: int, attempt: int) -> None:
-    """This attempt must be the one that runs."""
+def _held(state: StudyState, evaluation_id: int, attempt: int) -> EvaluationState:
+    """The evaluation under way, of which this attempt must be the one that runs."""
     evaluation = state.open.get(evaluation_id) or _open(state, evaluation_id)
     if evaluation.status != RUNNING or evaluation.attempt != attempt:
         raise StaleError(_story(evaluation, f"attempt {attempt} is no longer its own"))
+    return evaluation
 
 
 def _story(evaluation: EvaluationState, trouble: str) -> str:

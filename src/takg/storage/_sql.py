@@ -4,9 +4,7 @@ An append of one event is one statement, which checks and writes at once; the pr
 between two that check at the same moment.
 """
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +44,6 @@ _NOW = {  # seconds since 1970, by the clock of the machine that has the store
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
     "postgresql": "extract(epoch FROM clock_timestamp())::double precision",
 }
-
-
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """No cyclic garbage collection: many new objects that stay would set it off time and again: half of a read."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 class _RefusedError(Exception):
@@ -122,10 +108,9 @@ class SqlStorage:
         return after + len(rows)
 
     def read(self, name: str, *, after: int = 0) -> list[Event]:
-        with _collector_at_rest():
-            rows = self._tail(name, after)
-            with self._database.named():
-                return decoded(rows)
+        rows = self._tail(name, after)
+        with self._database.named():
+            return decoded(rows)
 
     def beat(self, name: str, worker: str) -> None:
         self._change(self._beat, worker, name)

@@ -1,7 +1,9 @@
 """A process's view of one study in a store: the state folded so far, and the one way to add to it."""
 
+import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from takg.errors import ConflictError, StaleError, StorageError
 from takg.records import Event, Storage, StudyState, check, fold
@@ -24,7 +26,8 @@ class Log:
         with self.lock:
             if not self._is_whole:
                 self.state = StudyState()
-            return self._taken_in(self.storage.read(self.name, after=self.state.sequence))
+            with _collector_at_rest():
+                return self._taken_in(self.storage.read(self.name, after=self.state.sequence))
 
     def append(self, event: Event) -> None:
         """Write an event as soon as it fits; StaleError or StudyError if what others wrote rules it out."""
@@ -62,3 +65,15 @@ class Log:
         fold(events, self.state)
         self._is_whole = True
         return self.state
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """No cyclic garbage collection: many new objects that stay would set it off time and again, half of a long read."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
