@@ -112,7 +112,7 @@ class Database:
 
     def flush(self, connection: Connection, is_flushed: bool) -> None:
         """Whether commits of an SQLite file wait for the disk from now on."""
-        if self._is_sqlite and connection.info.get("is_flushed") != is_flushed:
+        if self._is_sqlite and connection.info.get("is_flushed") is not is_flushed:
             connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if is_flushed else 'NORMAL'}")
             connection.info["is_flushed"] = is_flushed
 

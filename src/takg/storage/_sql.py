@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from takg.errors import ConflictError, NoStudyError, StorageError, StudyExistsError
-from takg.records import Definition, Event, decoded, encoded
+from takg.records import Asked, Definition, Event, Observed, decoded, encoded
 from takg.storage._database import Database, LostError
 from takg.storage._definition import definition_of, definition_text
 
@@ -44,6 +44,18 @@ _NOW = {  # seconds since 1970, by the clock of the machine that has the store
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
     "postgresql": "extract(epoch FROM clock_timestamp())::double precision",
 }
+
+
+def _waits_for_the_disk(event: Event) -> bool:
+    """Whether an event is to survive a power cut at once; it takes all before it along.
+
+    A point of a trace need not, nor the beginning of a training from scratch: only what the power cut has ended, too,
+    can lack them. One that goes on does: after a leg that nobody knows of, its checkpoint would not be what the log
+    says.
+    """
+    if isinstance(event, Asked):
+        return event.config is None
+    return not isinstance(event, Observed)
 
 
 class _RefusedError(Exception):
@@ -92,12 +104,18 @@ class SqlStorage:
     def append(self, name: str, events: Sequence[Event], *, after: int) -> int:
         rows = [encoded(event) for event in events]
         values = [(after + i, kind, text, name, after + i) for i, (kind, text) in enumerate(rows)]
+        is_flushed = any(map(_waits_for_the_disk, events))
+
+        def write(connection: Connection) -> bool:
+            self._database.flush(connection, is_flushed)
+            return self._write(connection, values)
+
         try:
-            fits = self._database.once(lambda connection: self._write(connection, values))
+            fits = self._database.once(write)
         except LostError:  # before or after it was written?
             if rows and self._tail(name, after)[: len(rows)] == rows:
                 return after + len(rows)
-            fits = self._database.once(lambda connection: self._write(connection, values))
+            fits = self._database.once(write)
         if not rows or not fits:
             [(count,)] = self._rows(_COUNT, name)
             if rows or count != after:
@@ -135,9 +153,6 @@ class SqlStorage:
 
     def _write(self, connection: Connection, values: list[tuple[int, str, str, str, int]]) -> bool:
         """Whether the log was as long as the first row needs it; if not, nothing was written."""
-        # A point of a trace does not wait for the disk. The end of its evaluation does, which flushes all before it: a
-        # power cut can only take points of trainings that it ends, too.
-        self._database.flush(connection, any(kind != "observed" for _, kind, *_ in values))
         try:
             if len(values) == 1:
                 return self._database.change(connection, _APPEND, values[0]) == 1
