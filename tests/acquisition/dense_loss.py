@@ -173,6 +173,7 @@ class Dense:
                     factor = factor * (1.001 + onset) / 1.001 / (1 + onset / (one + 0.001))
             k = k * factor
         is_same = (a.x[:, None, :] == b.x[None, :, :]).all(-1)
+        is_same = is_same & (a.noise_scale > 0)[:, None] & (b.noise_scale > 0)
         quirk = self.quirk_var * is_same * (1 - a.s.prod(-1))[:, None] * (1 - b.s.prod(-1))[None, :]
         return k + (self.model.mean_var + quirk) * (~is_a & ~is_b)
 

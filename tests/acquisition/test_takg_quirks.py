@@ -260,3 +260,27 @@ def test_values_do_not_depend_on_what_else_is_asked_for_at_once():
         alone = torch.cat([acquisition.gain(x[i : i + 1], S[i : i + 1]).value for i in range(6)])
         torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
         assert np.isfinite(together.numpy()).all() and (together > 0).all()
+
+
+@pytest.mark.parametrize(("shares", "most"), [([1.0], 0.1), ([0.5, 1.0], 0.3)])
+def test_0_avoidance_is_not_fooled_by_quirks(shares, most):
+    """The benchmark is told g at s = 0, and not what the quirk makes of it.
+
+    Were it told the sum, a look at a low fidelity would be worth all that the two together tell of g without its quirk:
+    more than the look itself is worth to somebody who knows nothing.
+    """
+    model = Model(d=1, fidelity_kernels=("curve",), has_quirks=True, mean_var=0.6)
+    gen = generator(3)
+    theta = replace(some_theta(model, gen), noise_var=tensor([1e-6, 2e-6]), quirk_var=tensor([4.0, 5.0]))
+    rows = value_rows(uniform(gen, 5, 1), uniform(gen, 5, 1))
+    post = condition(model, theta, rows, uniform(gen, 5, low=-1.3, high=1.3))
+    for s in (0.1, 0.03, 0.01):
+        plain, beyond_zero = (
+            float(
+                an_acquisition(kind, post, draws=256)
+                .evaluate_joint(tensor([[NEW]]), s * tensor([[[share] for share in shares]]))
+                .voi
+            )
+            for kind in (TaKG, TaKGZero)
+        )
+        assert 0 < beyond_zero < most * plain

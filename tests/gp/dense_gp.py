@@ -134,7 +134,7 @@ def entry(model, p, a, b):
         return np.array([0.0, *(model.slope_var**0.5 * (row.part == k + 1) for k in model.trend_dims)])
 
     k += basis(a) @ basis(b)
-    if a.part == 0 and b.part == 0 and all(a.x == b.x):
+    if a.part == 0 and b.part == 0 and a.noise_scale > 0 and b.noise_scale > 0 and all(a.x == b.x):
         k += p.quirk_var * (1 - np.prod(a.s)) * (1 - np.prod(b.s))
     return k
 

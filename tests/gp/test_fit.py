@@ -196,7 +196,7 @@ def test_continued_chains_sample_the_marginals_that_quadrature_gives(kind, point
 @pytest.mark.parametrize("kind", ["data_size", "freeze_thaw", "curve"])
 def test_continued_chains_sample_the_marginals_that_importance_sampling_gives(kind):
     problem = PROBLEMS[kind]
-    z = nearly_independent_draws(problem, n_walkers=100, legs=120)
+    z = nearly_independent_draws(problem, n_walkers=100, legs=240 if kind == "curve" else 120)
     n, p = z.shape
     points = scipy.stats.qmc.Sobol(p, seed=7).random(2**17)
     prior = scipy.stats.norm.ppf(points.clip(1e-12, 1 - 1e-12))

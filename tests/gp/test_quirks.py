@@ -189,6 +189,29 @@ def test_derivatives_have_no_quirk(design):
 
 
 @each_design
+def test_what_is_simulated_without_noise_has_no_quirk(design):
+    model = a_model(design, ("curve", "size"))
+    gen = generator(8)
+    theta, designs = some_theta(model, gen), uniform(gen, 2, model.d)
+    rows = replace(rows_among(designs, model, gen, 6), noise_scale=torch.tensor([0.7, 0, 1.3, 0, 1, 0.4]).double())
+    K = covariance(model, theta, rows, rows)
+    variance, lower = prior_variance(model, theta, rows), Tables.of(model, rows).lower_covariance(theta)
+    x, owner = designs[None, :1], torch.zeros(6, dtype=torch.long)
+    data = rows_among(designs, model, gen, 5)
+    cross = Tables.of(model, data).covariance_with(
+        theta, x, owner, rows.s[None], torch.ones(1, 6, dtype=torch.float64), rows.has_quirk
+    )
+    at_x = replace(rows, x=x[0].expand(6, -1))
+    for h, p in enumerate(samples_of(theta)):
+        expected = dense_covariance(model, p, rows, rows)
+        np.testing.assert_allclose(K[h], expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(variance[h], expected.diagonal(), rtol=1e-12)
+        noise = np.diag(rows.noise_scale.numpy() * p.noise_var)
+        np.testing.assert_allclose(lower[h].tril(), np.tril(expected + noise), rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(cross[h, :, 0], dense_covariance(model, p, data, at_x), rtol=1e-12, atol=1e-13)
+
+
+@each_design
 def test_without_fidelities_there_are_no_quirks(design):
     model = a_model(design, ())
     gen = generator(7)

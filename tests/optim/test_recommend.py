@@ -219,3 +219,27 @@ def test_a_trend_that_varies_with_x_is_followed():
     found = recommend(post, seed=0)
     assert float(post.target_mean(found.x[None]).mean()) <= float(mean.min()) + 1e-9
     assert float(found.x) == pytest.approx(float(grid[mean.argmin()]), abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_where_some_designs_are_not_allowed_the_lowest_of_the_others_is_recommended(seed):
+    plain = a_posterior(("freeze_thaw",), d=1, n=9, H=3, seed=seed)
+    post = condition(plain.model, plain.theta, plain.rows, 0.1 * plain.y)  # none too low to believe
+    x, means = averaged_on_a_grid(post, 4001)
+    best = float(x[means.argmin()])
+
+    def allowed(points):  # around the best one, nothing is
+        return (points[..., 0] - best).abs() > 0.1
+
+    found = recommend(post, seed=5, allowed=allowed)
+    assert allowed(found.x)
+    lowest = means[allowed(x)].min()
+    assert float(post.target_mean(found.x[None]).mean()) <= float(lowest + 0.02 * (means.max() - means.min()))
+    assert recommend(post, seed=5, allowed=lambda points: points[..., 0] > 2).mean == recommend(post, seed=5).mean
+
+
+def test_out_of_some_designs_the_one_that_is_allowed_is_recommended():
+    post = a_posterior(d=1)
+    some = torch.linspace(0.03, 0.97, 300, dtype=torch.float64)[:, None]
+    found = recommend(post, seed=0, among=some, allowed=lambda points: points[..., 0] == some[17, 0])
+    assert torch.equal(found.x, some[17])

@@ -145,3 +145,52 @@ def test_the_scale_is_stored_with_the_next_suggestion(tmp_path: Path) -> None:
     study.ask()
     stored = Memory.loads(study.log.storage.recall(study.name, "engine"))
     assert (stored.scale, stored.scale_rows) == (belief.memory.scale, 7)
+
+
+# Trainings that diverge
+
+
+def study_at_a_cliff(directory: Path, count: int) -> Study:
+    """The larger x the better, until trainings diverge from x = 0.7 on."""
+    study = small_study(directory, None, space={"x": takg.Float(0.0, 1.0)}, cost="reported", initial=count, seed=SEED)
+    xs = [(0.11 + 0.381966 * i) % 1 for i in range(count)]
+    script(study, *(Proposal(config={"x": x}, target=()) for x in xs))
+    for x in xs:
+        study.tell(study.ask(), (0.75 - x) ** 2 if x < 0.7 else math.nan, cost=1.0)
+    return study
+
+
+def test_losses_are_learned_from_those_that_have_one_and_where_there_is_none_by_itself(tmp_path: Path) -> None:
+    study = study_at_a_cliff(tmp_path, 20)
+    belief = learned(study)
+    _, y = data_of(study)
+    assert belief.posterior.n == int(y.isfinite().sum()) < len(y)
+    assert belief.survival is not None
+    places = torch.tensor([[0.1], [0.6], [0.8], [0.95]], dtype=torch.float64)
+    assert belief.survival.is_safe(places).tolist() == [True, True, False, False]
+    assert (
+        0.68 < belief.best[0]["x"] < 0.73
+    )  # seen to be sound at 0.694 and not at 0.784; the losses would lead to 0.75
+    assert belief.best[1].mean < 0.01  # the cliff beside it does not spoil what is predicted there
+
+
+def test_while_nothing_has_diverged_nothing_is_learned_of_it(tmp_path: Path) -> None:
+    belief = learned(study_of(tmp_path, 8))
+    assert belief.survival is None and belief.memory.survival_chains is None
+
+
+def test_what_was_learned_of_divergence_is_remembered(tmp_path: Path) -> None:
+    memory = learned(study_at_a_cliff(tmp_path, 20)).memory
+    assert memory.survival_rows == 20 and memory.survival_chains is not None
+    assert Memory.loads(memory.dumps()) == memory
+
+
+@pytest.mark.slow
+def test_the_edge_of_what_survives_is_found(tmp_path: Path) -> None:
+    study = study_at_a_cliff(tmp_path, 12)
+    del study._proposals  # its own ideas from here on
+    for _ in range(6):
+        evaluation = study.ask()
+        x = evaluation.config["x"]
+        study.tell(evaluation, (0.75 - x) ** 2 if x < 0.7 else math.nan, cost=1.0)
+    assert 0.62 < study.best.config["x"] < 0.71

@@ -112,7 +112,7 @@ def test_f_a_value_that_is_not_finite_ends_the_training_and_marks_the_trial(stud
     assert (trial.status, len(trial.trace)) == ("diverged", 3)
     assert not study.checkpoints.exists(0)  # nobody will go on from there
     bad = [row for row in observed(study.plan, study.state, designs(study.plan, study.state)) if math.isnan(row.y)]
-    assert [row.s for row in bad] == [(1.0,)]
+    assert [row.s for row in bad] == [(0.15,), (1.0,)]  # where it came, and from there on
 
 
 def test_f_a_training_that_swallows_the_news_of_its_divergence_is_not_continued(study: Study) -> None:
@@ -150,8 +150,9 @@ def test_g_a_training_that_raises_fails_and_keeps_its_points(study: Study, caplo
 def test_h_a_configuration_that_came_to_nothing_counts_as_a_bad_one(study: Study, kind: str) -> None:
     script(study, new(6))
     study.fail(study.ask(), "no", kind=kind)
-    [row] = observed(study.plan, study.state, designs(study.plan, study.state))
-    assert row.s == (1.0,) and math.isnan(row.y)
+    rows = observed(study.plan, study.state, designs(study.plan, study.state))
+    assert [row.s for row in rows] == [(0.3,), (1.0,)]  # where it was to get to, and from there on
+    assert all(math.isnan(row.y) for row in rows)
 
 
 def test_i_a_checkpoint_that_cannot_be_read_means_training_from_scratch_at_its_full_cost(study: Study) -> None:

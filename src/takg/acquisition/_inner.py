@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from takg.gp import design_profile
+from takg.gp import design_profile, squared_distances
 from takg.numerics import newton_step, side_by_side
 
 _RADIUS = 0.5  # longest Newton step, in length scales: beyond it the quadratic model means little
@@ -126,12 +126,6 @@ class KernelSums:
         mixed = torch.einsum("hpki,hpkj->hpij", diff, toward)
         hessian = hessian + mixed + mixed.mT + 2 * torch.diag_embed(a.sum(-1, keepdim=True).expand(y.shape))
         return value, gradient, hessian, features
-
-
-def squared_distances(y: Tensor, c: Tensor) -> Tensor:
-    """Between scaled points (H, p, d) and (H, u, d), multiplied out: (H, p, u)."""
-    squared = torch.baddbmm((c * c).sum(-1)[:, None, :], y, c.mT, alpha=-2)
-    return squared.add_((y * y).sum(-1, keepdim=True)).clamp_min_(0)
 
 
 def scaled_features(kernel: str, y: Tensor, c: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from takg.errors import InputError
 from takg.gp import (
     Posterior,
     Rows,
+    Survival,
     Tables,
     covariance,
     design_covariance,
@@ -34,7 +35,15 @@ from takg.gp import (
     target_factor,
     value_rows,
 )
-from takg.numerics import DRAW_METHODS, jittered_cholesky, normal_draws, side_by_side, sobol_points
+from takg.numerics import (
+    DRAW_METHODS,
+    allowed_part,
+    furthest_allowed,
+    jittered_cholesky,
+    normal_draws,
+    side_by_side,
+    sobol_points,
+)
 
 _ENTRIES_AT_ONCE, _POINTS_AT_ONCE = 2_000_000, 128
 _WORTH_A_THREAD = 32  # candidates
@@ -43,6 +52,7 @@ _WIDER = 2.0  # sd of the first simulated outcome of C(S)
 _LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
 _PASSES_FROM_NEAR = 1  # Newton passes to follow an inner minimum that has moved a little
 _SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
+_LEAST_OWN = 0.5  # chance of an evaluation's own x to be the answer: if it is seen to survive, it will be higher
 _LOW_OF_POOL = 192  # candidates where only some designs can be run
 
 
@@ -99,6 +109,7 @@ class LossSimulator:
         polish: Newton passes from the best candidate of each inner problem.
         method: "sobol" or "monte_carlo".
         among: (k, d), the only designs there are, if not all of the cube: inner minima are not polished then.
+        survival: says which designs can be the answer, if not all can; if none of the candidates can, all do.
     """
 
     def __init__(
@@ -109,6 +120,7 @@ class LossSimulator:
         pending: Rows | None = None,
         candidates: Tensor | None = None,
         among: Tensor | None = None,
+        survival: Survival | None = None,
         draws: int = 8,
         polish: int = 3,
         method: str = "sobol",
@@ -121,11 +133,15 @@ class LossSimulator:
         if pending is not None and len(pending) == 0:
             pending = None
         self.post, self.draws, self.polish, self.method, self.seed = post, draws, polish, method, seed
-        self.pending, self.among = pending, among
+        self.pending, self.among, self.survival = pending, among, survival
+        self._allowed = None if survival is None else survival.is_safe
         self.known = post.rows.x.unique(dim=0)  # the designs that were evaluated, (k, d)
         with torch.no_grad():
             self._prepare_data(pending)
-            self.candidates = self._default_candidates() if candidates is None else candidates
+            candidates = self._default_candidates() if candidates is None else candidates
+            if self._allowed is not None and not self._allowed(candidates).any():
+                self._allowed = None
+            self.candidates = allowed_part(self._allowed, candidates)
             self._prepare_candidates()
 
     def redrawn(self, seed: int, *, draws: int | None = None, polish: int | None = None) -> "LossSimulator":
@@ -148,6 +164,7 @@ class LossSimulator:
             pending=self.pending,
             candidates=self.candidates,
             among=self.among,
+            survival=self.survival,
             draws=draws,
             polish=polish,
             method=self.method,
@@ -161,6 +178,7 @@ class LossSimulator:
             pending=rows if self.pending is None else joined([self.pending, rows]),
             candidates=torch.cat([self.candidates, rows.x.unique(dim=0)]),
             among=self.among,
+            survival=self.survival,
             draws=self.draws,
             polish=self.polish,
             method=self.method,
@@ -251,10 +269,12 @@ class LossSimulator:
         """Few points, since every simulated outcome is compared on all of them: those of low mean, and a spread."""
         d = self.post.model.d
         if self.among is not None:
-            count = min(_LOW_OF_POOL, len(self.among))
-            return self.among[self._base_means(self.among).mean(0).topk(count, largest=False).indices]
+            pool = allowed_part(self._allowed, self.among)
+            count = min(_LOW_OF_POOL, len(pool))
+            return pool[self._base_means(pool).mean(0).topk(count, largest=False).indices]
         spread = sobol_points(_SPREAD, d, seed=self.seed)
         pool = torch.cat([sobol_points(4 * _SPREAD, d, seed=self.seed + 1), self._slots.x.unique(dim=0)])
+        pool = allowed_part(self._allowed, pool)
         low = pool[self._base_means(pool).mean(0).topk(min(_LOW, len(pool)), largest=False).indices]
         return torch.cat([spread, low, self._minimisers_from(torch.cat([pool, spread]))])
 
@@ -293,6 +313,11 @@ class LossSimulator:
         starts = G[base.argmin(-1)]  # (H, M or 1, d)
         passes = 20 if self.among is None else 0
         self._floor = self._sums(self._base_weights, self._base_offset).minimise(starts, passes=passes)
+        if self._allowed is not None and passes:
+            x = furthest_allowed(self._allowed, starts, self._floor.x)
+            features = self._features(x)  # (H, M or 1, slots)
+            value = (features * self._base_weights).sum(-1) + self._base_offset
+            self._floor = self._floor._replace(x=x, value=value, features=features)
 
     def _features(self, x_new: Tensor) -> Tensor:
         """k_x(x', slot), points that differ between samples: (H, ..., c, d) -> (H, ..., c, slots)."""
@@ -389,7 +414,7 @@ class LossSimulator:
         if self._tables is None or rows.has_gradients:
             K = (covariance(model, theta, self._rows, rows) * is_new[:, None, :]).movedim(2, 1)
         else:
-            K = self._tables.covariance_with(theta, observations.x, observations.owner, rows.s, is_new)
+            K = self._tables.covariance_with(theta, observations.x, observations.owner, rows.s, is_new, rows.has_quirk)
         H, n, B, r = K.shape
         V = torch.linalg.solve_triangular(self._L, K.reshape(H, n, B * r), upper=False)
         A = torch.linalg.solve_triangular(self._L.mT, V, upper=True)  # (H, n, B r)
@@ -472,7 +497,10 @@ class LossSimulator:
         found = sums.minimise(start.reshape(H, P, d), passes=passes)
         # With derivative slots the sums' own centres are not the slots, and features have to be made anew.
         x_star = found.x.reshape(H, B, M, J, d)
-        has_slots = not self._slots.has_gradients
+        is_free = self._allowed is None
+        if self._allowed is not None:
+            x_star = furthest_allowed(self._allowed, start, x_star)
+        has_slots = is_free and not self._slots.has_gradients
         features = found.features.reshape(H, B, M, J, -1) if has_slots else self._features(x_star)
         return x_star, features, found.converged.reshape(H, B, M, J)
 
@@ -495,6 +523,9 @@ class LossSimulator:
         own_T = self._T(observations, shift, x_own, own_features)  # (H, B, q, r)
         own_base = own_features @ self._base_weights.mT[:, None] + self._base_offset[:, None, None, :]  # (H, B, q, M)
         own_values = torch.einsum("hbmtr,hbqr->hbmtq", v, own_T) + own_base.mT[:, :, :, None, :]
+        if self.survival is not None:
+            is_safe = self.survival.is_safe(observations.x, least=_LEAST_OWN)  # (B, q)
+            own_values = own_values.masked_fill(~is_safe[:, None, None, :], math.inf)
         own_best, own_where = own_values.min(-1)  # (H, B, M, J)
         which = own_where[..., None].expand(*own_where.shape, d)
         own_start = x_own[:, :, None, None].expand(H, B, M, J, q, d).gather(-2, which[..., None, :])[..., 0, :]

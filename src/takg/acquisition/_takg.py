@@ -11,7 +11,7 @@ from torch import Tensor
 from takg.acquisition._loss import Gain, LossSimulator, Observations
 from takg.errors import InputError
 from takg.fidelity import check_fidelities, first_occurrence, in_trace, max_fidelity, zeroed
-from takg.gp import Cost, Posterior, Rows, continuation_cost, joined, rows_at
+from takg.gp import Cost, Posterior, Rows, Survival, continuation_cost, joined, rows_at
 
 DEFAULT_DRAWS = 8
 
@@ -39,6 +39,8 @@ class Acquisition(ABC):
         pending: rows of evaluations under way.
         gradients: an evaluation shows the gradient by x beside the value at each fidelity of S.
         overhead: what every evaluation costs beside its training, as the time to choose it.
+        survival: how likely a training is to show anything. One that does not teaches nothing, and designs that are
+            likely to diverge are no answer.
         draws, polish, method, candidates, among: of the simulation, see `LossSimulator`.
     """
 
@@ -52,6 +54,7 @@ class Acquisition(ABC):
         pending: Rows | None = None,
         gradients: bool = False,
         overhead: float = 0.0,
+        survival: Survival | None = None,
         draws: int = DEFAULT_DRAWS,
         polish: int = 3,
         method: str = "sobol",
@@ -65,13 +68,14 @@ class Acquisition(ABC):
         if bad := [j for j in trace_dims if not 0 <= j < post.model.m]:
             raise InputError(f"trace_dims={trace_dims}: {bad} outside 0..{post.model.m - 1}, the model's fidelities")
         self.post, self.cost, self.trace_dims, self.gradients = post, cost, tuple(trace_dims), gradients
-        self.overhead = overhead
+        self.overhead, self.survival = overhead, survival
         self.simulator = LossSimulator(
             post,
             seed=seed,
             pending=pending,
             candidates=candidates,
             among=among,
+            survival=survival,
             draws=draws,
             polish=polish,
             method=method,
@@ -147,7 +151,11 @@ class Acquisition(ABC):
 
     def gain(self, x: Tensor, S: Tensor, *, near: Tensor | None = None) -> Gain:
         """Simulated reductions of the loss, x (B, q, d), S (B, q, l, m), unchecked; see `LossSimulator.gain`."""
-        return self.simulator.gain(self.observations(x, S), near=near)
+        gain = self.simulator.gain(self.observations(x, S), near=near)
+        if self.survival is None:
+            return gain
+        share = self.survival(x, max_fidelity(S)).mean(-1)  # (B,), of the q evaluations
+        return gain._replace(reduction=gain.reduction * share[:, None])
 
     def batch_cost(self, x: Tensor, S: Tensor, s_from: Tensor | None) -> Tensor:
         """The largest cost of the q members with its overhead, (B,)."""
@@ -228,6 +236,7 @@ class KnowledgeGradient(TaKG):
         seed: int,
         gradients: bool = False,
         pending: Rows | None = None,
+        survival: Survival | None = None,
         draws: int = DEFAULT_DRAWS,
         polish: int = 3,
         method: str = "sobol",
@@ -241,6 +250,7 @@ class KnowledgeGradient(TaKG):
             seed=seed,
             gradients=gradients,
             pending=pending,
+            survival=survival,
             draws=draws,
             polish=polish,
             method=method,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from takg.gp._kernels import fidelity_covariance, profile, profile_slope, trend_basis
+from takg.gp._kernels import fidelity_covariance, profile, profile_slope, squared_distances, trend_basis
 from takg.gp._model import Hyperparameters, Model
 from takg.gp._posterior import Posterior
 from takg.gp._rows import Rows
@@ -33,10 +33,14 @@ class FoldedMean:
     def __call__(self, x_new: Tensor) -> Tensor:
         """(..., c, d) -> (H, ..., c)."""
         H, u = self.weights.shape
-        diff = x_new[..., :, None, :] - self.centres  # (..., c, u, d)
-        precision = self.theta.lengthscale**-2  # (H, d)
-        flat = diff.reshape(-1, self.model.d)
-        distance = (precision @ (flat * flat).mT).reshape(H, -1, u)  # (H, points, u)
+        if self.gradient_weights is None and not torch.is_grad_enabled():
+            scale = self.theta.lengthscale[:, None, :]  # (H, 1, d)
+            distance = squared_distances(x_new.reshape(-1, self.model.d) / scale, self.centres / scale)
+        else:  # to the last digit, and differences are needed
+            diff = x_new[..., :, None, :] - self.centres  # (..., c, u, d)
+            precision = self.theta.lengthscale**-2  # (H, d)
+            flat = diff.reshape(-1, self.model.d)
+            distance = (precision @ (flat * flat).mT).reshape(H, -1, u)  # (H, points, u)
         mean = self.offset[:, None] + (profile(self.model.design_kernel, distance) @ self.weights[..., None])[..., 0]
         if self.gradient_weights is not None:
             scaled = -2 * precision[:, None, :] * self.gradient_weights  # (H, u, d): du/dc_k = -2 diff_k / l_k^2

@@ -41,7 +41,7 @@ def covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows) -> Tensor
     # At the target there is nothing of them, but a slope.
     is_constant = not (a.s.requires_grad or b.s.requires_grad)
     if theta.quirk_var is not None and not (is_constant and ((a.s == 1).all() or (b.s == 1).all())):
-        is_same = (a.x[..., :, None, :] == b.x[..., None, :, :]).all(-1) & (a.part == 0)[:, None] & (b.part == 0)
+        is_same = (a.x[..., :, None, :] == b.x[..., None, :, :]).all(-1) & a.has_quirk[:, None] & b.has_quirk
         both = distance_to_target(a.s)[..., :, None] * distance_to_target(b.s)[..., None, :]
         K = K + _lift(theta.quirk_var, K) * (is_same * both)
     return K
@@ -67,7 +67,7 @@ def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
         variance = variance + model.slope_var * trend_basis(rows, k) ** 2
     is_value = (rows.part == 0).to(variance.dtype)
     if theta.quirk_var is not None:
-        variance = variance + _lift(theta.quirk_var, variance) * distance_to_target(rows.s) ** 2 * is_value
+        variance = variance + _lift(theta.quirk_var, variance) * distance_to_target(rows.s) ** 2 * rows.has_quirk
     return variance + model.mean_var * is_value
 
 
@@ -118,6 +118,12 @@ def fidelity_factor(model: Model, theta: Hyperparameters, j: int, s_a: Tensor, s
     """k_j(s_j, s'_j) of values that broadcast, (H, ...)."""
     shape = [theta.H] + [1] * max(s_a.ndim, s_b.ndim)
     return _FIDELITY_FACTORS[model.fidelity_kernels[j]](s_a, s_b, *(p.reshape(shape) for p in theta.fidelity[j]))
+
+
+def squared_distances(y: Tensor, c: Tensor) -> Tensor:
+    """Between scaled points (H, p, d) and (H, u, d), multiplied out: (H, p, u)."""
+    squared = torch.baddbmm((c * c).sum(-1)[:, None, :], y, c.mT, alpha=-2)
+    return squared.add_((y * y).sum(-1, keepdim=True)).clamp_min_(0)
 
 
 def profile(design_kernel: str, u: Tensor) -> Tensor:

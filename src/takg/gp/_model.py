@@ -67,6 +67,7 @@ class Model:
     trend_dims: tuple[int, ...] = ()
     slope_var: float = 1.0
     has_quirks: bool = False
+    least_noise: float = NOISE_FLOOR  # added to both noise variances
 
     def __post_init__(self) -> None:
         if self.d < 1:
@@ -111,7 +112,7 @@ class Model:
             signal_var=next(values),
             lengthscale=torch.stack([next(values) for _ in range(self.d)], dim=-1),
             fidelity=tuple(tuple(next(values) for _ in FIDELITY_PRIORS[kind]) for kind in self.fidelity_kernels),
-            noise_var=(noise_var := NOISE_FLOOR + next(values)),
-            gradient_noise_var=NOISE_FLOOR + next(values) if self.has_gradients else noise_var,
+            noise_var=(noise_var := self.least_noise + next(values)),
+            gradient_noise_var=self.least_noise + next(values) if self.has_gradients else noise_var,
             quirk_var=next(values) if self.has_quirks else None,
         )

@@ -21,7 +21,7 @@ class Rows:
     x: Tensor  # (..., r, d)
     s: Tensor  # (..., r, m)
     part: Tensor  # (r,), integers 0..d
-    noise_scale: Tensor  # (r,), multiplies the noise variance; 0 simulates an observation without noise
+    noise_scale: Tensor  # (r,), multiplies the noise variance; 0 simulates g without noise and without quirks
 
     @property
     def d(self) -> int:
@@ -42,6 +42,11 @@ class Rows:
             part=self.part[chosen],
             noise_scale=self.noise_scale[chosen],
         )
+
+    @property
+    def has_quirk(self) -> Tensor:
+        """Which rows show the quirk of their design, (r,), bool: values, unless they are simulated without noise."""
+        return (self.part == 0) & (self.noise_scale > 0)
 
     @property
     def has_gradients(self) -> bool:

@@ -84,6 +84,7 @@ class Tables:
     def _quirks(self) -> tuple[Tensor, Tensor, Tensor]:
         """The pairs of rows, the later first, that have the same x, and what their quirk is multiplied by."""
         is_same = self.x.which[:, None] == self.x.which[None, :]
+        is_same &= self.rows.has_quirk[:, None] & self.rows.has_quirk
         i, j = is_same.tril().nonzero().unbind(-1)
         weight = distance_to_target(self.rows.s)
         return i, j, weight[i] * weight[j]
@@ -92,7 +93,15 @@ class Tables:
     def _trend(self) -> Tensor:
         return trend_covariance(self.model, self.rows, self.rows)
 
-    def covariance_with(self, theta: Hyperparameters, x: Tensor, owner: Tensor, s: Tensor, is_new: Tensor) -> Tensor:
+    def covariance_with(
+        self,
+        theta: Hyperparameters,
+        x: Tensor,
+        owner: Tensor,
+        s: Tensor,
+        is_new: Tensor,
+        has_quirk: Tensor | None = None,
+    ) -> Tensor:
         """Covariance of the rows with r values each at B candidates of q evaluations, differentiable in x and s.
 
         Args:
@@ -100,6 +109,7 @@ class Tables:
             owner: (r,), which of the q evaluations a value belongs to.
             s: (B, r, m).
             is_new: (B, r), 0 or 1: what a column is multiplied by.
+            has_quirk: (r,), bool, see `Rows.has_quirk`; all have if it is left out.
         Returns:
             (H, n, B, r).
         """
@@ -121,7 +131,9 @@ class Tables:
         is_same = (self.x.values[:, None, None, :] == x).all(-1)  # (u, B, q)
         if not is_same.any():  # as for all but runs to be continued
             return K
-        weight = distance_to_target(self.rows.s)[:, None, None] * (distance_to_target(s) * is_new)  # (n, B, r)
+        mine = distance_to_target(self.rows.s) * self.rows.has_quirk  # (n,)
+        theirs = distance_to_target(s) * (is_new if has_quirk is None else is_new * has_quirk)  # (B, r)
+        weight = mine[:, None, None] * theirs  # (n, B, r)
         return K + theta.quirk_var[:, None, None, None] * (weight * is_same[self.x.which][..., owner])
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from takg.errors import InputError
 from takg.gp import FoldedMean, OutcomeTransform, Posterior, folded_target_mean
-from takg.numerics import Minimum, minimise, sobol_points, threads_for
+from takg.numerics import Allowed, Minimum, allowed_part, furthest_allowed, minimise, sobol_points, threads_for
 
 _BEYOND = 0.25  # as far below the lowest output, in sds of the outputs, a mean is taken at its word
 _DOUBTS = 2.0  # sds that are added to one beyond
@@ -39,6 +39,7 @@ def recommend(
     raw: int = 512,
     restarts: int = 8,
     among: Tensor | None = None,
+    allowed: Allowed | None = None,
 ) -> Recommendation:
     """Minimise the averaged target mean over the unit cube, within what can be believed.
 
@@ -46,6 +47,7 @@ def recommend(
         outcome: the transform that the outputs went through; without it, results are in the model's units.
         raw, restarts: points at which the mean is first looked at, beside the data's x, and how many are polished.
         among: (k, d), the only designs there are, if not all of the cube.
+        allowed: says which designs may be recommended, if not all; if none of those looked at is, all are.
     """
     if raw < 1 or restarts < 1:
         raise InputError(f"raw={raw}, restarts={restarts}: expected at least 1 of each")
@@ -56,7 +58,10 @@ def recommend(
     with threads_for(post.n), torch.no_grad():
         # A gradient that was observed is reason enough to believe in lower values.
         least = -math.inf if post.rows.has_gradients else float(post.y.min()) - _BEYOND
-        found = _lowest(post, mean, least, seed, raw, restarts) if among is None else _valued(mean, among)
+        if among is None:
+            found = _lowest(post, mean, least, seed, raw, restarts, allowed)
+        else:
+            found = _valued(mean, allowed_part(allowed, among))
         rows = post.target_rows(found.x)
         mus, sds = post.mean(rows), post.variance(rows).sqrt()  # (H, starts)
         doubt = (sds.square().mean(0) + mus.var(0, correction=0)).sqrt()
@@ -73,14 +78,19 @@ def recommend(
     )
 
 
-def _lowest(post: Posterior, mean: FoldedMean, least: float, seed: int, raw: int, restarts: int) -> Minimum:
-    """Local minima of the averaged mean."""
+def _lowest(
+    post: Posterior, mean: FoldedMean, least: float, seed: int, raw: int, restarts: int, allowed: Allowed | None
+) -> Minimum:
+    """Local minima of the averaged mean, or as near to them as is allowed."""
     known = post.rows.x.unique(dim=0)
     points = torch.cat([sobol_points(raw, post.model.d, seed=seed), known])
+    if allowed is not None and not allowed(points).any():
+        allowed = None
+    known, points = allowed_part(allowed, known), allowed_part(allowed, points)
     averaged = _averaged(mean, points)
     starts = points[averaged.topk(min(restarts, len(points)), largest=False).indices]
     if averaged.min() < least:  # others may be more credible
-        close = averaged[raw:].clamp_min(least).topk(min(restarts, len(known)), largest=False).indices
+        close = _averaged(mean, known).clamp_min(least).topk(min(restarts, len(known)), largest=False).indices
         starts = torch.cat([starts, known[close]])
 
     def objective(x: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,7 +100,11 @@ def _lowest(post: Posterior, mean: FoldedMean, least: float, seed: int, raw: int
             (gradient,) = torch.autograd.grad(value.sum(), x)
         return value, gradient
 
-    return minimise(objective, starts, 0.0, 1.0, max_passes=100, tolerance=1e-8)
+    found = minimise(objective, starts, 0.0, 1.0, max_passes=100, tolerance=1e-8)
+    if allowed is None:
+        return found
+    x = furthest_allowed(allowed, starts, found.x)
+    return found._replace(x=x, value=_averaged(mean, x), converged=found.converged & (x == found.x).all(-1))
 
 
 def _valued(mean: FoldedMean, points: Tensor) -> Minimum:

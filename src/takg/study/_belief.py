@@ -19,9 +19,11 @@ from takg.gp import (
     OutcomeTransform,
     Posterior,
     Rows,
+    Survival,
     fit,
     fit_cost,
     fit_outcome,
+    fit_survival,
     learn_warp_scale,
     value_rows,
 )
@@ -38,7 +40,7 @@ _LEAST_ROWS, _MORE_ROWS = (
     6,
     1.2,
 )  # from which on the warp is learned, and by which share more are worth learning it again
-_COST_STEPS = 2  # of the sampler, while the evaluations that the cost was learned from are still most of all
+_FEW_STEPS = 2  # of the sampler, while what cost and survival were learned from is still most of all there is
 _CLOSE = 16  # configurations next to the recommended one that can be run
 
 
@@ -49,6 +51,8 @@ class Memory:
     chains: Chains | None = None
     cost_chains: Chains | None = None
     cost_rows: int = 0  # from how many evaluations those were learned
+    survival_chains: Chains | None = None
+    survival_rows: int = 0  # from how many observations those were learned
     winners: tuple[Point, ...] = ()
     scale: float | None = None  # of the log warp
     scale_rows: int = 0  # from how many observations it was learned
@@ -59,6 +63,8 @@ class Memory:
                 "chains": self.chains and self.chains.to_json(),
                 "cost_chains": self.cost_chains and self.cost_chains.to_json(),
                 "cost_rows": self.cost_rows,
+                "survival_chains": self.survival_chains and self.survival_chains.to_json(),
+                "survival_rows": self.survival_rows,
                 "winners": self.winners,
                 "scale": self.scale,
                 "scale_rows": self.scale_rows,
@@ -70,11 +76,13 @@ class Memory:
         if text is None:
             return cls()
         data: dict[str, Any] = json.loads(text)
-        chains, cost_chains = data["chains"], data["cost_chains"]
+        chains, cost_chains, survival_chains = data["chains"], data["cost_chains"], data.get("survival_chains")
         return cls(
             chains=chains and Chains.from_json(chains),
             cost_chains=cost_chains and Chains.from_json(cost_chains),
             cost_rows=data.get("cost_rows", 0),
+            survival_chains=survival_chains and Chains.from_json(survival_chains),
+            survival_rows=data.get("survival_rows", 0),
             winners=tuple(tuple(one) for one in data["winners"]),
             scale=data.get("scale"),
             scale_rows=data.get("scale_rows", 0),
@@ -99,6 +107,7 @@ class Belief:
     posterior: Posterior
     outcome: OutcomeTransform
     cost: Cost
+    survival: Survival | None  # None while nothing has diverged
     xs: Tensor  # (trials, d), the configurations that were tried
     memory: Memory
     seed: int
@@ -119,15 +128,19 @@ class Belief:
     @cached_property
     def recommended(self) -> Recommendation:
         """Where the mean at full fidelity is smallest, in the unit cube."""
-        return recommend(self.posterior, seed=self.seed, outcome=self.outcome, among=self.among)
+        allowed = None if self.survival is None else self.survival.is_safe
+        return recommend(self.posterior, seed=self.seed, outcome=self.outcome, among=self.among, allowed=allowed)
 
     @cached_property
     def best(self) -> tuple[Config, Prediction]:
         """The configuration that can be run next to the recommended one, and what is predicted of it."""
         limit = 1 if isinstance(self.plan.space, Pool) else _CLOSE
         near = self.plan.space.neighbours(tuple(self.recommended.x.tolist()), limit=limit)
+        places = _tensor(near, self.plan.space.d)
         with torch.no_grad():
-            mean = self.posterior.mean(self.posterior.target_rows(_tensor(near, self.plan.space.d))).mean(0)
+            mean = self.posterior.mean(self.posterior.target_rows(places)).mean(0)
+        if self.survival is not None and (is_safe := self.survival.is_safe(places)).any():
+            mean = mean.masked_fill(~is_safe, math.inf)
         point = near[int(mean.argmin())]
         return self.plan.space.from_unit(point), self.predict(point, [(1.0,) * self.plan.fidelities.m])[0]
 
@@ -166,7 +179,8 @@ def learn(
     rows, costs = observed(plan, state, xs), paid(plan, state, xs)
     if not any(math.isfinite(row.y) for row in rows):
         return None
-    outcome, fitted, memory = _fit_value(plan, rows, memory, seed)
+    outcome, fitted, memory = _fit_value(plan, [row for row in rows if math.isfinite(row.y)], memory, seed)
+    survival, memory = _fit_survival(plan, rows, memory, seed)
     cost, memory = _fit_cost(plan, costs, memory, seed, cost_function)
     distinct = sorted({row.x for row in rows})
     return Belief(
@@ -174,6 +188,7 @@ def learn(
         posterior=fitted.posterior,
         outcome=outcome,
         cost=cost,
+        survival=survival,
         xs=_tensor(distinct, plan.space.d),
         memory=dataclasses.replace(memory, chains=fitted.chains),
         seed=seed,
@@ -206,6 +221,23 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
     return outcome, fitted, memory
 
 
+def _fit_survival(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tuple[Survival | None, Memory]:
+    survived = torch.tensor([math.isfinite(row.y) for row in data])
+    if survived.all():
+        return None, memory
+    is_due = len(data) >= _MORE_ROWS * memory.survival_rows
+    fitted = fit_survival(
+        _tensor([row.x for row in data], plan.space.d),
+        _tensor([row.s for row in data], plan.fidelities.m),
+        survived,
+        seed=seed,
+        chains=memory.survival_chains,
+        steps=None if is_due else _FEW_STEPS,
+    )
+    rows = len(data) if is_due else memory.survival_rows
+    return fitted.survival, dataclasses.replace(memory, survival_chains=fitted.chains, survival_rows=rows)
+
+
 def _fit_cost(
     plan: Plan, costs: Sequence[Paid], memory: Memory, seed: int, function: CostFunction | None
 ) -> tuple[Cost, Memory]:
@@ -220,7 +252,7 @@ def _fit_cost(
         torch.tensor([one.cost for one in costs], dtype=torch.float64),
         seed=seed,
         chains=memory.cost_chains,
-        steps=None if is_due else _COST_STEPS,
+        steps=None if is_due else _FEW_STEPS,
     )
     rows = len(costs) if is_due else memory.cost_rows
     return fitted.cost, dataclasses.replace(memory, cost_chains=fitted.chains, cost_rows=rows)

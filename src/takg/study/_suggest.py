@@ -129,7 +129,7 @@ def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Ac
     to_come = rows_to_come(plan, pending(plan, state))
     among = belief.among
     if plan.fidelities.m == 0:
-        return KnowledgeGradient(belief.posterior, seed=seed, pending=to_come, among=among)
+        return KnowledgeGradient(belief.posterior, seed=seed, pending=to_come, survival=belief.survival, among=among)
     kind = _KINDS[plan.options.acquisition]
     trace_dims = plan.fidelities.trace_dims
     return kind(
@@ -139,6 +139,7 @@ def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Ac
         seed=seed,
         pending=to_come,
         overhead=_overhead(plan, state),
+        survival=belief.survival,
         among=among,
     )
 

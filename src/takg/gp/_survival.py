@@ -1,0 +1,95 @@
+"""How likely a training is to have a loss at all: where trainings diverge there is none to be modelled.
+
+A made-up loss would be a cliff, next to the best configurations as a rule: the largest learning rate that still works
+is often the best. A smooth process that has to bend around it predicts nothing well beside it. So losses are learned
+from those that have one, and whether there is one by itself.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from takg.errors import InputError
+from takg.fidelity import check_fidelities
+from takg.gp._fit import Chains, fit
+from takg.gp._folded import FoldedMean, folded_target_mean
+from takg.gp._model import Model
+from takg.gp._rows import value_rows
+
+_TELLING = 150  # rows that the hyperparameters are learned from
+# Of the labels. The edge is sharp, and trainings are seen on both sides of it, a step apart: without noise, length
+# scales would be as short as that step, and nothing would be learned of other designs.
+_NOISE = 0.1
+_LEAST = 0.01  # no probability is taken for nearer to 0 or 1
+_SAFE = 0.9  # from which on a design can be the answer: one that diverges is none, and its neighbours are hardly worse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survival:
+    """A process on labels, 1 (survived) and -1 (diverged): the probability of one above 0, given its mean and noise."""
+
+    mean: FoldedMean  # over (x, s)
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        """Of having a loss at s, (..., d) and (..., m) -> (...,); differentiable in both."""
+        batch = np.broadcast_shapes(x.shape[:-1], s.shape[:-1])
+        z = torch.cat([x.expand(*batch, -1), s.expand(*batch, -1)], dim=-1)
+        label = self.mean(z[..., None, :])[..., 0]  # (H, ...)
+        noise_sd = self.mean.theta.noise_var.sqrt().reshape(-1, *[1] * len(batch))
+        chance: Tensor = torch.special.ndtr(label / noise_sd)
+        return chance.mean(0).clamp(_LEAST, 1 - _LEAST)
+
+    def is_safe(self, x: Tensor, *, least: float = _SAFE) -> Tensor:
+        """Whether designs (..., d) survive a full training with at least some probability, (...,)."""
+        with torch.no_grad():
+            return self(x, x.new_ones(self.mean.model.d - x.shape[-1])) >= least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurvivalFit:
+    """What was learned, and what it takes to continue its chains."""
+
+    survival: Survival
+    chains: Chains
+
+
+def fit_survival(
+    x: Tensor,
+    s: Tensor,
+    survived: Tensor,
+    *,
+    seed: int,
+    draws: int = 2,
+    chains: Chains | None = None,
+    steps: int | None = None,
+) -> SurvivalFit:
+    """Learn where trainings diverge.
+
+    Args:
+        x, s: (n, d) and (n, m), in the unit cube.
+        survived: (n,), bool, whether there was a loss.
+        seed, draws, chains, steps: as for `fit`.
+    """
+    if x.ndim != 2 or len(x) == 0 or x.dtype != torch.float64:
+        raise InputError(f"x has shape {tuple(x.shape)}, {x.dtype}; expected (n, d) with n >= 1, torch.float64")
+    check_fidelities("s", s)
+    if s.ndim != 2 or len(s) != len(x) or s.dtype != torch.float64:
+        raise InputError(f"s has shape {tuple(s.shape)}, {s.dtype}; expected ({len(x)}, m), torch.float64")
+    if survived.shape != (len(x),) or survived.dtype != torch.bool:
+        raise InputError(f"survived has shape {tuple(survived.shape)}, {survived.dtype}; expected ({len(x)},), bool")
+    d, m = x.shape[-1], s.shape[-1]
+    model = Model(d=d + m, design_kernel="matern52", least_noise=_NOISE)
+    rows = value_rows(torch.cat([x, s], dim=-1), x.new_empty(len(x), 0))
+    result = fit(
+        model,
+        rows,
+        2.0 * survived.to(torch.float64) - 1.0,
+        seed=seed,
+        draws=draws,
+        chains=chains,
+        steps=steps,
+        most_rows=_TELLING,
+    )
+    return SurvivalFit(survival=Survival(mean=folded_target_mean(result.posterior)), chains=result.chains)

@@ -1,0 +1,32 @@
+"""Steps that must not leave a set of which only membership is known."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Allowed = Callable[[Tensor], Tensor]
+"""(..., d) -> (...,), bool."""
+
+_HALVINGS = 4
+
+
+def allowed_part(allowed: Allowed | None, points: Tensor) -> Tensor:
+    """Those of the points (k, d) that are allowed; all of them if none is, or if there is nothing to keep from."""
+    if allowed is None:
+        return points
+    is_allowed = allowed(points)
+    return points[is_allowed] if is_allowed.any() else points
+
+
+def furthest_allowed(allowed: Allowed, start: Tensor, end: Tensor) -> Tensor:
+    """The ends (..., d) that are allowed; of the others a point on the way from the start, as far as halving finds."""
+    is_there = allowed(end)
+    if is_there.all():
+        return end
+    share, step = torch.zeros_like(is_there, dtype=end.dtype), 1.0
+    for _ in range(_HALVINGS):
+        step /= 2
+        further = share + step
+        share = torch.where(allowed(start + further[..., None] * (end - start)), further, share)
+    return torch.where(is_there[..., None], end, start + share[..., None] * (end - start))
