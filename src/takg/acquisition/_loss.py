@@ -495,13 +495,12 @@ class LossSimulator:
             None if own_gradients is None else own_gradients.reshape(H, P, q, d),
         )
         found = sums.minimise(start.reshape(H, P, d), passes=passes)
-        # With derivative slots the sums' own centres are not the slots, and features have to be made anew.
         x_star = found.x.reshape(H, B, M, J, d)
-        is_free = self._allowed is None
         if self._allowed is not None:
             x_star = furthest_allowed(self._allowed, start, x_star)
-        has_slots = is_free and not self._slots.has_gradients
-        features = found.features.reshape(H, B, M, J, -1) if has_slots else self._features(x_star)
+        # With derivative slots the sums' own centres are not the slots, and features have to be made anew.
+        is_there = self._allowed is None and not self._slots.has_gradients
+        features = found.features.reshape(H, B, M, J, -1) if is_there else self._features(x_star)
         return x_star, features, found.converged.reshape(H, B, M, J)
 
     def _best_candidates(self, observations: Observations, shift: "_Shift", v: Tensor) -> Tensor:
