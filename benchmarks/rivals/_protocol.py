@@ -19,7 +19,7 @@ Point = tuple[float, ...]
 
 STEPS = 27  # a trace is seen at s = 1/27, 2/27, ..., 1
 LEAST = 0.01  # the least of a fidelity without a trace
-_CHEAP = (0.02, 0.3)  # fidelities of the initial design, log-uniform; what takg's own is
+_CHEAP = (0.02, 0.1)  # product of the fidelities in the initial design, as in takg's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Setting:
 
     def initial(self, *, s: Point | None = None) -> list[Request]:
         """The same designs for every method; at mixed cheap fidelities, unless the method has one of its own."""
-        low, high = _CHEAP
+        low, high = (cost ** (1 / max(self.m, 1)) for cost in _CHEAP)
         found = []
         for point in sobol_points(self.initial_size, self.d + self.m, seed=self.seed).tolist():
             cheap = self.runnable([low * (high / low) ** u for u in point[self.d :]])

@@ -243,3 +243,32 @@ def test_out_of_some_designs_the_one_that_is_allowed_is_recommended():
     some = torch.linspace(0.03, 0.97, 300, dtype=torch.float64)[:, None]
     found = recommend(post, seed=0, among=some, allowed=lambda points: points[..., 0] == some[17, 0])
     assert torch.equal(found.x, some[17])
+
+
+def two_valleys():
+    """A lower one that was only seen from its sides, and one that was looked into."""
+    model = Model(d=1)
+    theta = Hyperparameters(
+        signal_var=tensor([1.0]),
+        lengthscale=tensor([[0.1]]),
+        fidelity=(),
+        noise_var=tensor([1e-4]),
+        gradient_noise_var=tensor([1e-4]),
+    )
+    x = tensor([[0.0], [0.15], [0.35], [0.5], [0.74], [0.75], [0.76], [1.0]])
+    y = tensor([0.5, -0.35, -0.35, 0.5, -0.39, -0.4, -0.39, 0.5])
+    return condition(model, theta, value_rows(x, tensor([[]]).expand(8, 0)), y)
+
+
+def test_with_caution_what_is_known_better_is_recommended_over_what_is_hardly_lower():
+    post = two_valleys()
+    sides, middle = (post.target_mean(tensor([[place]])) for place in (0.25, 0.75))
+    assert float(sides) < float(middle) - 0.02  # but with many times its sd
+    assert float(recommend(post, seed=0).x) == pytest.approx(0.25, abs=0.03)
+    assert float(recommend(post, seed=0, caution=0.5).x) == pytest.approx(0.75, abs=0.03)
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+def test_a_caution_that_means_nothing_is_an_error(bad):
+    with pytest.raises(InputError, match="caution="):
+        recommend(a_posterior(d=1), seed=0, caution=bad)

@@ -45,7 +45,7 @@ def test_the_initial_design_is_spread_and_cheap_at_mixed_fidelities_with_a_trace
     for name in ("x", "y"):  # a Sobol design has one point in each of 16 parts
         assert sorted(int(16 * evaluation.config[name]) for evaluation in evaluations) == list(range(16))
     epochs = [evaluation.fidelity["epochs"] for evaluation in evaluations]
-    assert max(epochs) <= 6 and min(epochs) == 1 and len(set(epochs)) >= 4
+    assert set(epochs) == {1, 2}  # at most a tenth of 20
     for evaluation, event in zip(evaluations, events(study), strict=True):
         assert isinstance(event, Asked)
         assert event.kept[-1] == event.target == (evaluation.fidelity["epochs"],)

@@ -125,7 +125,7 @@ def runs_of_pool(directory: Path, count: int, **options: Any) -> Study:
 
 @pytest.mark.slow
 def test_out_of_a_pool_only_its_configurations_are_run_and_one_of_the_best_is_found(tmp_path: Path) -> None:
-    study = runs_of_pool(tmp_path, 16)
+    study = runs_of_pool(tmp_path, 20)
     losses = {point: flat_curve(POOL.from_unit(point), 20) for point in POOL.points}
     ranks = sorted(losses, key=lambda point: losses[point])
     assert ranks.index(POOL.to_unit(study.best.config)) < 5  # of 30, after about two full trainings

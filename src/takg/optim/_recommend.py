@@ -40,6 +40,7 @@ def recommend(
     restarts: int = 8,
     among: Tensor | None = None,
     allowed: Allowed | None = None,
+    caution: float = 0.0,
 ) -> Recommendation:
     """Minimise the averaged target mean over the unit cube, within what can be believed.
 
@@ -48,24 +49,28 @@ def recommend(
         raw, restarts: points at which the mean is first looked at, beside the data's x, and how many are polished.
         among: (k, d), the only designs there are, if not all of the cube.
         allowed: says which designs may be recommended, if not all; if none of those looked at is, all are.
+        caution: sds of doubt that count as loss when the minima of the mean are compared with each other.
     """
     if raw < 1 or restarts < 1:
         raise InputError(f"raw={raw}, restarts={restarts}: expected at least 1 of each")
     if among is not None and (among.ndim != 2 or len(among) == 0 or among.shape[1] != post.model.d):
         raise InputError(f"among has shape {tuple(among.shape)}; expected (k, {post.model.d}) with k >= 1")
+    if not 0 <= caution < math.inf:
+        raise InputError(f"caution={caution}: expected a number >= 0")
     outcome = outcome or _IDENTITY
     mean = folded_target_mean(post)
     with threads_for(post.n), torch.no_grad():
         # A gradient that was observed is reason enough to believe in lower values.
         least = -math.inf if post.rows.has_gradients else float(post.y.min()) - _BEYOND
         if among is None:
-            found = _lowest(post, mean, least, seed, raw, restarts, allowed)
+            found = _lowest(post, mean, least, seed, raw, restarts, allowed, caution > 0)
         else:
             found = _valued(mean, allowed_part(allowed, among))
         rows = post.target_rows(found.x)
         mus, sds = post.mean(rows), post.variance(rows).sqrt()  # (H, starts)
         doubt = (sds.square().mean(0) + mus.var(0, correction=0)).sqrt()
-        best = int(torch.where(found.value < least, least + _DOUBTS * doubt, found.value).argmin())
+        promise = torch.where(found.value < least, least + _DOUBTS * doubt, found.value + caution * doubt)
+        best = int(promise.argmin())
         x, mu, sd = found.x[best], mus[:, best], sds[:, best]
         total_mean, total_sd = outcome.mixture_mean_and_sd(mu, sd)
         quantiles = {p: float(outcome.mixture_quantile(mu, sd, p)) for p in probabilities}
@@ -79,7 +84,14 @@ def recommend(
 
 
 def _lowest(
-    post: Posterior, mean: FoldedMean, least: float, seed: int, raw: int, restarts: int, allowed: Allowed | None
+    post: Posterior,
+    mean: FoldedMean,
+    least: float,
+    seed: int,
+    raw: int,
+    restarts: int,
+    allowed: Allowed | None,
+    is_cautious: bool,
 ) -> Minimum:
     """Local minima of the averaged mean, or as near to them as is allowed."""
     known = post.rows.x.unique(dim=0)
@@ -89,7 +101,7 @@ def _lowest(
     known, points = allowed_part(allowed, known), allowed_part(allowed, points)
     averaged = _averaged(mean, points)
     starts = points[averaged.topk(min(restarts, len(points)), largest=False).indices]
-    if averaged.min() < least:  # others may be more credible
+    if averaged.min() < least or is_cautious:  # others may be more credible
         close = _averaged(mean, known).clamp_min(least).topk(min(restarts, len(known)), largest=False).indices
         starts = torch.cat([starts, known[close]])
 

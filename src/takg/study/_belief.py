@@ -41,6 +41,7 @@ _LEAST_ROWS, _MORE_ROWS = (
     1.2,
 )  # from which on the warp is learned, and by which share more are worth learning it again
 _FEW_STEPS = 2  # of the sampler, while what cost and survival were learned from is still most of all there is
+_CAUTION = 0.5  # sds of doubt that count as loss in what is recommended
 _CLOSE = 16  # configurations next to the recommended one that can be run
 
 
@@ -129,7 +130,14 @@ class Belief:
     def recommended(self) -> Recommendation:
         """Where the mean at full fidelity is smallest, in the unit cube."""
         allowed = None if self.survival is None else self.survival.is_safe
-        return recommend(self.posterior, seed=self.seed, outcome=self.outcome, among=self.among, allowed=allowed)
+        return recommend(
+            self.posterior,
+            seed=self.seed,
+            outcome=self.outcome,
+            among=self.among,
+            allowed=allowed,
+            caution=_CAUTION,
+        )
 
     @cached_property
     def best(self) -> tuple[Config, Prediction]:
