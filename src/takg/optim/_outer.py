@@ -91,7 +91,7 @@ def maximise(
     q: int = 1,
     method: str = "sample_average",
     restarts: int = 18,
-    raw: int = 216,
+    raw: int = 432,
     passes: int = 24,
     winners: Tensor | None = None,
     snap: Snap | None = None,
