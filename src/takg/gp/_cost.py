@@ -19,7 +19,12 @@ Cost = Callable[[Tensor, Tensor], Tensor]
 """Cost of an evaluation from a cold start: x (..., d) and s (..., m) to (...,), positive."""
 
 _TELLING = 150  # rows that the hyperparameters of a smooth cost are learned from
-_SLOPE_SD = 0.5  # of the prior on d log cost / d log s, whose mean is 1: cost proportional to fidelity
+# Cost is expected to be proportional to the fidelity plus an overhead. Few evaluations, all of them short, say little of
+# what long ones cost: the slope of log cost may differ from 1 by so much, and an overhead is one of these.
+_SLOPE_SD = 0.15
+_OVERHEADS = 10 ** torch.linspace(-3, 0.5, 15, dtype=torch.float64)
+_USUAL_OVERHEAD, _LOG_OVERHEAD_SD = 0.03, 1.5
+_USUAL_NOISE = 0.1  # sd of log cost beyond what is linear in x, to begin with
 _LEAST_SHARE = 0.01
 
 
@@ -32,7 +37,7 @@ class LearnedCost:
     """
 
     mean: FoldedMean  # over (x, centred log-scaled s), of standardised log cost less its expected slope
-    softening: float  # log s is log(s + softening), finite at s = 0
+    overhead: float  # paid at s = 0, in units of what s from 0 to 1 adds: cost goes with s + overhead
     ramp_centre: Tensor  # (m,), mean of the log-scaled s observed
     centre: float
     scale: float
@@ -40,10 +45,10 @@ class LearnedCost:
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         """Predicted cold-start cost, (..., d) and (..., m) -> (...,); differentiable in both."""
         batch = np.broadcast_shapes(x.shape[:-1], s.shape[:-1])
-        ramp = _log_ramp(s, self.softening).expand(*batch, -1)
+        ramp = _log_ramp(s, self.overhead).expand(*batch, -1)
         z = torch.cat([x.expand(*batch, -1), ramp - self.ramp_centre], dim=-1)  # (..., d + m)
         residual = self.mean(z[..., None, :]).mean(0)[..., 0]  # (...,)
-        return (self.centre + self.scale * residual + _expected_slope(ramp, self.softening)).exp()
+        return (self.centre + self.scale * residual + _expected_slope(ramp, self.overhead)).exp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +91,11 @@ def fit_cost(
     if (bad := _not_a_cost(cost)) is not None:
         raise InputError(f"cost has a value of {bad:g}; expected finite costs > 0")
 
-    positive = s[s > 0]
-    softening = min(max(0.5 * float(positive.min()) if positive.numel() else 0.0, 1e-4), 0.05)
-    ramp = _log_ramp(s, softening)
+    overhead = _likeliest_overhead(x, s, cost)
+    ramp = _log_ramp(s, overhead)
     # About its mean, so that the slope of a fidelity that was never varied cannot stand in for the constant.
     ramp_centre = ramp.mean(0)
-    residual = cost.log() - _expected_slope(ramp, softening)
+    residual = cost.log() - _expected_slope(ramp, overhead)
     centre = float(residual.mean())
     spread = float(residual.std()) if len(residual) > 1 else 0.0
     scale = max(spread, 0.05)  # costs that follow the expected slope to 5 % have no structure worth magnifying
@@ -99,7 +103,7 @@ def fit_cost(
     model = Model(
         d=d + m,
         trend_dims=tuple(range(d, d + m)),
-        slope_var=(_SLOPE_SD * _log_range(softening) / scale) ** 2,
+        slope_var=(_SLOPE_SD * _log_range(overhead) / scale) ** 2,
     )
     rows = value_rows(torch.cat([x, ramp - ramp_centre], dim=-1), x.new_empty(len(x), 0))
     result = fit(
@@ -107,7 +111,7 @@ def fit_cost(
     )
     learned = LearnedCost(
         mean=folded_target_mean(result.posterior),
-        softening=softening,
+        overhead=overhead,
         ramp_centre=ramp_centre,
         centre=centre,
         scale=scale,
@@ -175,15 +179,30 @@ def _not_a_cost(cost: Tensor) -> float | None:
     return float(bad[0].detach()) if bad.numel() else None
 
 
-def _log_range(softening: float) -> float:
-    return math.log1p(softening) - math.log(softening)
+def _likeliest_overhead(x: Tensor, s: Tensor, cost: Tensor) -> float:
+    """The overhead at which log cost less log(s + overhead) is most nearly linear in x, in doubt the usual one."""
+    X = torch.cat([torch.ones_like(x[:, :1]), x - 0.5], dim=-1)  # (n, 1 + d)
+    shrinkage = torch.ones(X.shape[-1], dtype=X.dtype)
+    shrinkage[0] = 0.0  # the constant is free
+    A = X.T @ X + shrinkage.diag()
+    y = cost.log() - (s + _OVERHEADS[:, None, None]).log().sum(-1)  # (overheads, n)
+    weights = torch.linalg.solve(A, X.T @ y.T)  # (1 + d, overheads)
+    misfit = (y.square().sum(-1) - (weights * (X.T @ y.T)).sum(0)).clamp_min(0)
+    # Student's t: the noise variance is inverse gamma with shape 1, and integrated out.
+    evidence = -(1 + len(x) / 2) * (2 * _USUAL_NOISE**2 + misfit / 2).log()
+    prior = -0.5 * ((_OVERHEADS / _USUAL_OVERHEAD).log() / _LOG_OVERHEAD_SD).square()
+    return float(_OVERHEADS[(evidence + prior).argmax()])
 
 
-def _log_ramp(s: Tensor, softening: float) -> Tensor:
-    """log(s + softening), scaled to run from 0 at s = 0 to 1 at the target."""
-    return ((s + softening).log() - math.log(softening)) / _log_range(softening)
+def _log_range(overhead: float) -> float:
+    return math.log1p(overhead) - math.log(overhead)
 
 
-def _expected_slope(ramp: Tensor, softening: float) -> Tensor:
+def _log_ramp(s: Tensor, overhead: float) -> Tensor:
+    """log(s + overhead), scaled to run from 0 at s = 0 to 1 at the target."""
+    return ((s + overhead).log() - math.log(overhead)) / _log_range(overhead)
+
+
+def _expected_slope(ramp: Tensor, overhead: float) -> Tensor:
     """log of a cost proportional to every fidelity: (..., m) -> (...,)."""
-    return _log_range(softening) * ramp.sum(-1)
+    return _log_range(overhead) * ramp.sum(-1)
