@@ -19,8 +19,8 @@ Cost = Callable[[Tensor, Tensor], Tensor]
 """Cost of an evaluation from a cold start: x (..., d) and s (..., m) to (...,), positive."""
 
 _TELLING = 150  # rows that the hyperparameters of a smooth cost are learned from
-# Cost is expected to be proportional to the fidelity plus an overhead. Few evaluations, all of them short, say little of
-# what long ones cost: the slope of log cost may differ from 1 by so much, and an overhead is one of these.
+# Cost is expected to be proportional to the fidelity plus an overhead. Few evaluations, all of them short, say little
+# of what long ones cost: the slope of log cost may differ from 1 by so much, and an overhead is one of these.
 _SLOPE_SD = 0.15
 _OVERHEADS = 10 ** torch.linspace(-3, 0.5, 15, dtype=torch.float64)
 _USUAL_OVERHEAD, _LOG_OVERHEAD_SD = 0.03, 1.5
