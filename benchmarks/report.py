@@ -116,7 +116,7 @@ def _cell(regrets: Mapping[int, float]) -> str:
 
 
 def figure(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Median regret against cost with its quartiles, both axes logarithmic."""
+    """Median regret against cost with its quartiles, both axes logarithmic; ablations have a table of their own."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -127,13 +127,15 @@ def figure(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], path: 
     grid = [first * (most / first) ** (i / 199) for i in range(200)]
     picture, axes = pyplot.subplots(figsize=(8.5, 5), layout="constrained")
     colours = pyplot.get_cmap("tab20").colors
-    ends = {method: _band(runs, grid) for method, runs in methods.items()}
-    for method, band in sorted(ends.items()):
+    rivals = [method for method in METHODS if not method.startswith("takg") and "batch" not in method]
+    ends = {method: _band(runs, grid) for method, runs in methods.items() if method not in ABLATIONS}
+    for method, band in sorted(ends.items(), key=lambda end: (not end[0].startswith("takg"), end[0])):
         if not band:
             continue
         is_ours = method.startswith("takg")
         xs, low, middle, high = zip(*band, strict=True)
-        colour = "black" if method == "takg" else colours[[*METHODS].index(method) % 20]  # the same in every figure
+        alone = method.removesuffix("_batch8")
+        colour = "black" if is_ours else colours[rivals.index(alone) % 20]  # the same in every figure
         style = {"color": colour, "linewidth": 2.4 if is_ours else 1.2, "zorder": 3 if is_ours else 2}
         axes.plot(xs, middle, label=method, linestyle="--" if "batch" in method else "-", **style)
         axes.fill_between(xs, low, high, color=colour, alpha=0.12, linewidth=0)
