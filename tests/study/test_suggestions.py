@@ -101,6 +101,14 @@ def test_two_runs_of_one_configuration_go_on_each_from_where_it_stands(tmp_path:
             assert (Ss[..., 1] > start[:, 1]).all()
 
 
+def test_of_three_fidelities_kept_the_target_is_the_highest_even_if_two_are_the_same(tmp_path: Path) -> None:
+    """The target came first and was taken for a second one, and a run was to go on to where it stood."""
+    plan = small_study(tmp_path, EPOCHS, space=SPACE, seed=1).plan
+    kept = torch.tensor([[0.2], [0.1], [0.2]], dtype=torch.float64)
+    assert _suggest._kept(plan, kept) == ((2,), (4,))
+    assert _suggest._kept(plan, kept[[1, 0, 2]]) == ((2,), (4,))
+
+
 POOL = takg.Pool(
     {"x": takg.Float(0.0, 1.0), "y": takg.Float(0.0, 1.0)},
     [{"x": ((7 * i) % 30) / 29, "y": i / 29} for i in range(30)],

@@ -176,7 +176,7 @@ def _proposal(
     plan: Plan, belief: Belief, basket: Sequence[tuple[TrialState, FidelityValues]], found: Suggestion, i: int
 ) -> Proposal:
     source = found.source[i]
-    kept = tuple(dict.fromkeys(plan.from_s(tuple(s)) for s in found.S[i].tolist()))
+    kept = _kept(plan, found.S[i])
     gain = belief.in_loss(found.voi)
     reason = {
         "why": "new" if source is None else "continued",
@@ -195,6 +195,11 @@ def _proposal(
         )
     trial, at = basket[source]
     return Proposal(trial=trial.id, start=at, target=kept[-1], kept=kept, reason=reason)
+
+
+def _kept(plan: Plan, S: Tensor) -> tuple[FidelityValues, ...]:
+    """Fidelities (l, m) each once, in the order in which a run comes by: the target, which none exceeds, is last."""
+    return tuple(sorted({plan.from_s(tuple(s)) for s in S.tolist()}))
 
 
 def _leaving(
