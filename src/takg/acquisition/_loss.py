@@ -13,7 +13,6 @@ functions of x and S whose gradients are exact (Theorem 1).
 
 import copy
 import dataclasses
-import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from takg.acquisition._draws import Draws, drawn, turned
 from takg.acquisition._inner import KernelSums, scaled_features
 from takg.errors import InputError
 from takg.gp import (
@@ -48,7 +48,6 @@ from takg.numerics import (
 _ENTRIES_AT_ONCE, _POINTS_AT_ONCE = 2_000_000, 128
 _WORTH_A_THREAD = 32  # candidates
 _NODES = 3  # inner problems of a draw: either sign of the tail, and the benchmark if it depends on the candidate
-_WIDER = 2.0  # sd of the first simulated outcome of C(S)
 _LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
 _PASSES_FROM_NEAR = 1  # Newton passes to follow an inner minimum that has moved a little
 _SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
@@ -206,7 +205,7 @@ class LossSimulator:
         size = max(1, _ENTRIES_AT_ONCE // width)
         k = observations.lead
         is_widened = k > 0 and observations.x.shape[1] == 1
-        draws = _drawn(self.post.theta.H, self.draws, k, r - k, is_widened, self.seed + 1, self.method)
+        draws = drawn(self.post.theta.H, self.draws, k, r - k, is_widened, self.seed + 1, self.method)
         is_differentiable = torch.is_grad_enabled()
         if not is_differentiable:
             size = min(size, max(_WORTH_A_THREAD, math.ceil(B / 2)))
@@ -362,13 +361,13 @@ class LossSimulator:
             offset=offset,
         )
 
-    def _gain(self, observations: Observations, draws: "_Draws", near: Tensor | None) -> Gain:
+    def _gain(self, observations: Observations, draws: Draws, near: Tensor | None) -> Gain:
         k = observations.lead
         shift = self._shift(observations)
         # What multiplies T(x'): the lead's part, and that with the tail's of either sign.
         lead = draws.lead[:, None].expand(-1, len(observations.x), -1, -1)  # (H, B, M, k)
         if draws.is_widened and k > 1:
-            lead = _turned(lead, shift.factor[..., -1, :k])
+            lead = turned(lead, shift.factor[..., -1, :k])
         origin = lead @ shift.inverse[..., :k, :]  # (H, B, M, r)
         tail = draws.tail[:, None] @ shift.inverse[..., k:, :]  # (H, B, M, r)
         with torch.no_grad():
@@ -554,13 +553,6 @@ def _check_effort(draws: int, polish: int) -> None:
         raise InputError(f"polish={polish}: expected at least 0 passes")
 
 
-class _Draws(NamedTuple):
-    lead: Tensor  # (H, M, k)
-    tail: Tensor  # (H, M, r - k), used with either sign
-    weight: Tensor  # (H, M), 1 on average
-    is_widened: bool  # the first component of the lead is
-
-
 class _Shift(NamedTuple):
     factor: Tensor  # (H, B, r, r), D
     inverse: Tensor  # (H, B, r, r), D^-1
@@ -571,30 +563,6 @@ class _Shift(NamedTuple):
     jitter: float
 
 
-@functools.lru_cache(maxsize=16)
-def _drawn(H: int, M: int, lead: int, tail: int, is_widened: bool, seed: int, method: str) -> "_Draws":
-    """Outcomes of the lead and directions of the tail; the same ones for every pass of an ascent, and only made once.
-
-    The tail is drawn with a wider radius; so is the first component of the lead, which is later turned into what
-    the lead says about the highest fidelity.
-    """
-    normal = normal_draws(H, M, lead + tail, seed=seed, method=method)
-    first, rest, around = normal.split([int(is_widened), lead - int(is_widened), tail], dim=-1)
-    wide_first, log_first = _widened(first, _WIDER)
-    wide_around, log_around = _widened(around, 1 + 0.7 * tail**-0.5)
-    weight = (log_first + log_around).exp()
-    return _Draws(torch.cat([wide_first, rest], dim=-1), wide_around, weight, is_widened)
-
-
-def _turned(w: Tensor, axis: Tensor) -> Tensor:
-    """Reflect draws (..., M, k) so that their first component lies along axis (..., k); normal draws stay normal."""
-    length = axis.norm(dim=-1, keepdim=True)
-    u = torch.where(length > 0, -axis.sign()[..., :1] * axis / length.clamp_min(1e-300), 0.0)  # u_1 <= 0
-    mirror = torch.cat([1 - u[..., :1], -u[..., 1:]], dim=-1)[..., None, :]  # e_1 - u, at least 1 long
-    along = (w * mirror).sum(-1, keepdim=True) / mirror.square().sum(-1, keepdim=True)
-    return w - 2 * along * mirror
-
-
 def _with_batch(rows: Rows, H: int) -> Rows:
     return Rows(x=rows.x.expand(H, *rows.x.shape), s=rows.s[..., :0], part=rows.part, noise_scale=rows.noise_scale)
 
@@ -603,10 +571,3 @@ def _by_part(weights: Tensor, part: Tensor, d: int) -> tuple[Tensor, Tensor]:
     """Split weights of slots (..., u) into those of derivatives (..., u, d) and those of values (..., u)."""
     along = torch.nn.functional.one_hot((part - 1).clamp_min(0), d) * (part > 0)[:, None]
     return weights[..., None] * along.to(weights.dtype), weights * (part == 0).to(weights.dtype)
-
-
-def _widened(normal: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Draws of `factor` times the sd, (..., k), and the log of the weight that each carries for it, (...,)."""
-    wide = factor * normal
-    log_weight = normal.shape[-1] * math.log(factor) - 0.5 * (1 - factor**-2) * wide.square().sum(-1)
-    return wide, log_weight

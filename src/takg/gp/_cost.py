@@ -186,8 +186,8 @@ def _likeliest_overhead(x: Tensor, s: Tensor, cost: Tensor) -> float:
     shrinkage[0] = 0.0  # the constant is free
     A = X.T @ X + shrinkage.diag()
     y = cost.log() - (s + _OVERHEADS[:, None, None]).log().sum(-1)  # (overheads, n)
-    weights = torch.linalg.solve(A, X.T @ y.T)  # (1 + d, overheads)
-    misfit = (y.square().sum(-1) - (weights * (X.T @ y.T)).sum(0)).clamp_min(0)
+    b = X.T @ y.T  # (1 + d, overheads)
+    misfit = (y.square().sum(-1) - (b * torch.linalg.solve(A, b)).sum(0)).clamp_min(0)
     # Student's t: the noise variance is inverse gamma with shape 1, and integrated out.
     evidence = -(1 + len(x) / 2) * (2 * _USUAL_NOISE**2 + misfit / 2).log()
     prior = -0.5 * ((_OVERHEADS / _USUAL_OVERHEAD).log() / _LOG_OVERHEAD_SD).square()
