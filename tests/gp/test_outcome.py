@@ -284,8 +284,20 @@ def test_two_nearly_equal_best_losses_do_not_stand_apart_under_the_log_warp():
     assert z.std() > 0.5
 
 
-def test_a_constant_added_to_all_losses_does_not_undo_the_log_warp():
-    y = torch.logspace(-2, 3, 21, dtype=torch.float64) + 1e5
+@pytest.mark.parametrize("repeats", [3, 30, 300])
+def test_a_better_loss_is_in_sight_of_many_that_differ_in_their_sixth_digit_only(repeats):
+    """As of networks that learn nothing: the scale is that of those that do."""
+    rng = np.random.default_rng(14)
+    plateau, others = math.log(2) + 2e-6 * rng.normal(size=repeats), 0.7 + rng.uniform(0, 0.1, 20)
+    transform = fit_outcome(tensor([*plateau, *others]), warp="log")
+    assert 0.02 < transform.scale < 0.1
+    z = transform.forward(tensor([math.log(2), 0.5]))
+    assert z[0] - z[1] < 15
+
+
+@pytest.mark.parametrize("constant", [1e5, 1e7])
+def test_a_constant_added_to_all_losses_does_not_undo_the_log_warp(constant):
+    y = torch.logspace(-2, 3, 21, dtype=torch.float64) + constant
     z = fit_outcome(y, warp="log").forward(y)
     assert z[20] - z[16] > 0.5  # at distances of 1000 and 100 from the best
 

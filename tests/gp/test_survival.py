@@ -49,6 +49,27 @@ def test_an_edge_is_learned_from_sixty_trainings(seed):
     assert agrees[far].double().mean() > 0.99
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_was_trained_for_short_only_is_not_taken_to_diverge_in_the_end(seed):
+    """Half of the designs above x_1 = 0.85 diverge at once, and all labels at s = 1 are theirs."""
+    gen = dense_gp.generator(seed)
+    x, s = dense_gp.uniform(gen, 60, 3), 0.04 + 0.06 * dense_gp.uniform(gen, 60, 1)
+    has_diverged = (x[:, 0] > 0.85) & (dense_gp.uniform(gen, 60) < 0.5)
+    bad = x[has_diverged]
+    assert 2 <= len(bad) <= 9
+    s[has_diverged] = 0.04
+    survival = fit_survival(
+        torch.cat([x, bad]),
+        torch.cat([s, torch.ones(len(bad), 1, dtype=torch.float64)]),
+        torch.cat([~has_diverged, torch.zeros(len(bad), dtype=torch.bool)]),
+        seed=seed,
+    ).survival
+    others = dense_gp.uniform(gen, 500, 3)
+    assert survival.is_safe(others[others[:, 0] < 0.6]).double().mean() > 0.9
+    assert not survival.is_safe(bad).any()
+
+
 def test_probabilities_are_differentiable_and_never_certain():
     survival = fit_survival(*labelled(30), seed=0, steps=4).survival
     gen = dense_gp.generator(3)

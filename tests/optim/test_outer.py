@@ -577,7 +577,7 @@ def test_what_is_suggested_can_be_run_and_is_the_best_of_its_neighbours(q):
     region = Region(d=4, m=1, trace_dims=(0,))
     choices = {"seed": 0, "q": q, "final_draws": 512} | QUICK
     found = maximise(acquisition, region, snap=snap, **choices)
-    ((xs, Ss),) = seen
+    xs, Ss = (torch.cat(each) for each in zip(*seen, strict=True))
     again = maximise(
         acquisition, region, snap=lambda x, S, s_from: tuple(one.flip(0) for one in whole_steps(x, S)), **choices
     )
@@ -591,6 +591,27 @@ def test_what_is_suggested_can_be_run_and_is_the_best_of_its_neighbours(q):
     assert valued(many, found.x, found.S) > 0.98 * values.max()
     assert found.value == pytest.approx(valued(many, found.x, found.S), rel=0.2)
     assert found.cost == pytest.approx(some_cost(found.x, found.s).max().item())
+
+
+def test_where_what_can_be_run_is_worth_nothing_another_end_is_taken():
+    """The highest end is next to what was seen already; beside the others all can be run."""
+    post = a_posterior(d=4, n=8, seed=5, lengthscale=(0.5, 0.9))
+    acquisition = an_acquisition(post)
+    asked = []
+
+    def snap(x, S, s_from):
+        asked.append((x, S))
+        if len(asked) == 1:
+            return post.rows.x[:1][None], post.rows.s[:1].expand(S.shape[-2], -1)[None, None]
+        return x[None], S[None]
+
+    found = maximise(acquisition, Region(d=4, m=1, trace_dims=(0,)), seed=0, snap=snap, **QUICK)
+    with torch.no_grad():
+        promised = float(acquisition.evaluate(*asked[0]).value)
+        seen = float(acquisition.evaluate(post.rows.x[:1], post.rows.s[:1][None]).value)
+    assert seen < 0.05 * promised
+    assert found.value > 0.2 * promised
+    assert not torch.equal(found.x, post.rows.x[:1])
 
 
 def test_a_run_goes_on_by_a_whole_step_at_least(several_runs):
@@ -816,3 +837,18 @@ def test_a_run_of_some_designs_is_continued_where_that_is_worth_most():
     found = maximise(acquisition, region, seed=1, basket=[(among[3], tensor([0.2]))], **QUICK)
     assert found.source == (0,) and torch.equal(found.x[0], among[3])  # a new one would have to be paid for
     assert found.s.item() >= 0.2
+
+
+def test_a_design_in_the_basket_is_not_begun_anew():
+    post = a_posterior(d=2, n=8, seed=8)
+    among = uniform(torch.Generator().manual_seed(9), 14, 2)
+    region = Region(d=2, m=1, trace_dims=(0,), retained=1)
+    acquisition = an_acquisition(post, TaKG, among=among, draws=16)
+    search = {"seed": 1, "restarts": 8, "raw": 64, "passes": 20}
+    held = maximise(acquisition, region, **search).x[0]  # the best to begin
+    found = maximise(acquisition, region, basket=[(held, tensor([0.9]))], **search)
+    begun = found.winners[:, :2]
+    assert len(begun) and not (begun == held).all(-1).any()
+    alone = an_acquisition(post, TaKG, among=held[None], draws=16)
+    again = maximise(alone, region, basket=[(held, tensor([0.9]))], **search)
+    assert (again.winners[:, :2] == held).all()  # where there is no other

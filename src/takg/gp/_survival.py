@@ -5,6 +5,7 @@ is often the best. A smooth process that has to bend around it predicts nothing 
 from those that have one, and whether there is one by itself.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,9 @@ _TELLING = 150  # rows that the hyperparameters are learned from
 # Of the labels. The edge is sharp, and trainings are seen on both sides of it, a step apart: without noise, length
 # scales would be as short as that step, and nothing would be learned of other designs.
 _NOISE = 0.1
+# At full fidelity all that is known at first are trainings that diverged, since these end early and what survives is
+# seldom trained to the end. So one that has survived so far counts as one that will, with as many times the noise.
+_GUESS_NOISE = 30.0
 _LEAST = 0.01  # no probability is taken for nearer to 0 or 1
 _SAFE = 0.9  # from which on a design can be the answer: one that diverges is none, and its neighbours are hardly worse
 
@@ -79,13 +83,15 @@ def fit_survival(
         raise InputError(f"s has shape {tuple(s.shape)}, {s.dtype}; expected ({len(x)}, m), torch.float64")
     if survived.shape != (len(x),) or survived.dtype != torch.bool:
         raise InputError(f"survived has shape {tuple(survived.shape)}, {survived.dtype}; expected ({len(x)},), bool")
-    d, m = x.shape[-1], s.shape[-1]
-    model = Model(d=d + m, design_kernel="matern52", least_noise=_NOISE)
+    model = Model(d=x.shape[-1] + s.shape[-1], design_kernel="matern52", least_noise=_NOISE)
+    going = _going(x, s, survived)
+    x, s = torch.cat([x, going]), torch.cat([s, s.new_ones(len(going), s.shape[-1])])
     rows = value_rows(torch.cat([x, s], dim=-1), x.new_empty(len(x), 0))
+    is_guess = torch.arange(len(x)) >= len(survived)
     result = fit(
         model,
-        rows,
-        2.0 * survived.to(torch.float64) - 1.0,
+        dataclasses.replace(rows, noise_scale=1.0 + (_GUESS_NOISE - 1.0) * is_guess),
+        torch.cat([2.0 * survived.to(torch.float64) - 1.0, x.new_ones(len(going))]),
         seed=seed,
         draws=draws,
         chains=chains,
@@ -93,3 +99,12 @@ def fit_survival(
         most_rows=_TELLING,
     )
     return SurvivalFit(survival=Survival(mean=folded_target_mean(result.posterior)), chains=result.chains)
+
+
+def _going(x: Tensor, s: Tensor, survived: Tensor) -> Tensor:
+    """Designs that have survived so far and were not trained to the end, (k, d)."""
+    designs, which = x.unique(dim=0, return_inverse=True)
+    is_settled = torch.zeros(len(designs), dtype=torch.bool)
+    is_settled[which[~survived | (s == 1).all(-1)]] = True
+    going: Tensor = designs[~is_settled]
+    return going

@@ -33,6 +33,7 @@ _TOLERANCE, _FIRST_MOVE = 1e-4, 0.3  # on the slope of log value, and of the fir
 _FLAT = 1e-2  # slope from which the first stages of an ascent do not go on
 _FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
 _FINALISTS = 3  # ends that are valued with more draws
+_SNAPPED = 8  # ends at most that are compared by what can be run next to them
 _ROUNDING = 1e-9  # by which what can be run may miss where a run stands
 _TINY = 1e-300  # keeps quotients of gradients that vanish finite
 _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stochastic steps, and their limits
@@ -242,6 +243,7 @@ def _starts(
         count=settings.restarts,
         raw=settings.raw,
         winners=winners,
+        among=_not_in(basket, acquisition.simulator.among),
         seed=seed,
     )
     new = region.new_runs(len(cold), 1)
@@ -257,6 +259,15 @@ def _starts(
         looker=torch.cat([climbs.long() - 1, looker]),
         score=torch.cat([score, score.new_zeros(len(cold))]),
     )
+
+
+def _not_in(basket: Basket, among: Tensor | None) -> Tensor | None:
+    """The designs (k, d) that no run in the basket has, if any: to go on with one costs less than to begin."""
+    if among is None or not basket:
+        return among
+    held = torch.stack([x for x, _ in basket])
+    others = among[~(among[:, None] == held).all(-1).any(-1)]
+    return others if len(others) else among
 
 
 def _glances(acquisition: Acquisition) -> tuple[Acquisition, ...]:
@@ -439,7 +450,7 @@ def _best(
     winner = int(high[place])
     x, S, one = choice.x[place], choice.S[place], _member(valuation, place)
     if snap is not None:
-        x, S, one = _snapped(exact, snap, x, S, Runs(runs.x[winner], runs.s[winner]))
+        winner, x, S, one = _best_snapped(exact, region, snap, ends.z, runs, values)
     is_cold = torch.tensor([all(j is None for j in source) for source in sources])
     in_basket = {
         source[0]: float(value) for source, value in zip(sources, values, strict=True) if source[0] is not None
@@ -502,6 +513,28 @@ def _runner_up(
         is_converged=bool(ends.is_converged[i]),
         history=ends.history[i],
     )
+
+
+def _best_snapped(
+    acquisition: Acquisition, region: Region, snap: Snap, z: Tensor, runs: Runs, values: Tensor
+) -> tuple[int, Tensor, Tensor, Valuation]:
+    """Which end (B, q p) is worth the most as what can be run next to it, and that: x, S and its value.
+
+    What can be run may be worth nothing, where a whole epoch more or less is what was seen already. Ends are tried from
+    the highest value on, until none promises more than the best of those that can be run.
+    """
+
+    def run_next_to(i: int) -> tuple[int, Tensor, Tensor, Valuation]:
+        choice = region.decode(z[i : i + 1], _members(runs, torch.tensor([i])))
+        return i, *_snapped(acquisition, snap, choice.x[0], choice.S[0], Runs(runs.x[i], runs.s[i]))
+
+    first, *others = values.topk(min(_SNAPPED, len(values))).indices.tolist()
+    best = run_next_to(first)
+    for i in others:
+        if values[i] <= best[3].value:
+            break
+        best = max(best, run_next_to(i), key=lambda one: one[3].value)
+    return best
 
 
 def _snapped(

@@ -61,6 +61,7 @@ def cold_starts(
     count: int,
     raw: int,
     winners: Tensor | None,
+    among: Tensor | None,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
     """The best of raw points and, in a few rounds, of mutants of the best of them, spread out: (count, p).
@@ -71,9 +72,10 @@ def cold_starts(
         glances: cheap forms of the acquisition function; a point is looked at by one of them, and so are its children.
             They polish inner minima, if only by one pass: without it, hills that are about a better answer next to the
             present one look flat.
+        among: (k, d), the designs that a new run can have, where not all of the cube can be run.
     """
     generator = torch.Generator().manual_seed(seed)
-    post, among = glances[0].post, acquisition.simulator.among
+    post = glances[0].post
     mean = folded_target_mean(post)
     if among is None:
         known = acquisition.simulator.known
@@ -84,7 +86,7 @@ def cold_starts(
     z = _raw(acquisition, region, post, mean, known, raw, seed)
     if winners is not None:
         z = torch.cat([z, winners])
-    z = _that_exist(acquisition, region, z)
+    z = _that_exist(acquisition, region, z, among)
     looker = torch.randint(len(glances), (len(z),), generator=generator)
     score = _glanced(glances, looker, region, z)
     shape = (max(1, raw // 2), region.p)
@@ -98,7 +100,7 @@ def cold_starts(
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         children = (parents + reach(acquisition, region, parents) * size * moves * noise).clamp(0, 1)
         children[::2] = _transplants(acquisition, region, parents[::2], known, noise[::2])
-        children = _that_exist(acquisition, region, children)
+        children = _that_exist(acquisition, region, children, among)
         z, looker = torch.cat([z, children]), torch.cat([looker, looker[origin]])
         score = torch.cat([score, _glanced(glances, looker[origin], region, children)])
     found = spread_out(acquisition, region, score, z, count)
@@ -142,9 +144,8 @@ def _glanced(glances: Sequence[Acquisition], looker: Tensor, region: Region, z: 
     return score
 
 
-def _that_exist(acquisition: Acquisition, region: Region, z: Tensor) -> Tensor:
+def _that_exist(acquisition: Acquisition, region: Region, z: Tensor, among: Tensor | None) -> Tensor:
     """Points (B, p) at the designs next to them, where not all of the cube can be run."""
-    among = acquisition.simulator.among
     if among is None:
         return z
     unit = _lengthscale(acquisition)
