@@ -37,7 +37,7 @@ FENCE_SPANS = 10.0
 LARGEST = 1e300  # losses are clamped to +-LARGEST, so that no difference of two and no ten spans overflow
 SMALLEST_GAP = 1e-290  # closer values count as equal: 1 / gap must be finite
 ROUNDING = 64 * torch.finfo(torch.float64).eps  # values this close, relatively, count as equal
-TIE, TIE_RANGE = 3e-4, 3e-3  # of the best loss, and of the range of all: losses that are closer count once
+TIE, TIE_RANGE = 3e-4, 3e-3  # of the best loss, and of the range of all: losses that are closer to it count once
 LARGEST_WARPED = 340.0  # sinh of it, 1e147, can still be squared; 147 orders of magnitude above the best loss
 N_NODES = 64
 N_HALVINGS = 80
@@ -205,7 +205,7 @@ def fit_outcome(y: Tensor, *, warp: str = "none", scale: float | None = None) ->
         cap = min(best + FENCE_SPANS, LARGEST)
         return OutcomeTransform(warp=warp, floor=floor, cap=cap, worst=best, origin=best, scale=1.0, mean=0.0, sd=1.0)
 
-    values = _told_apart(values) if warp == "log" else values
+    values = _without_ties(values) if warp == "log" else values
     guess = _log_scale(values) if warp == "log" else 1.0
     largest = _largest_warped(guess)
     w = _warp((values - best) / guess, warp)
@@ -235,18 +235,15 @@ def _distinct(y: Tensor) -> Tensor:
     return torch.cat([values[:1], values[1:][apart]])
 
 
-def _told_apart(values: Tensor) -> Tensor:
-    """Of distinct values, those that are next to each other once, by the lowest of them; at least two.
+def _without_ties(values: Tensor) -> Tensor:
+    """The best of the distinct values, and those that are not next to it; at least two.
 
     A network that learns nothing has a loss of log 2, with another sixth digit every time. A scale for such digits
     would put all that is better out of sight, and a fence for them all that is worse.
     """
     distances = values - values[0]
     tie = min(TIE * float(values[0].abs()), TIE_RANGE * float(distances[-1]))
-    if tie < SMALLEST_GAP:
-        return values
-    is_first = (distances / tie).floor().diff() > 0
-    return torch.cat([values[:1], values[1:][is_first]]) if is_first.any() else values
+    return torch.cat([values[:1], values[distances > tie]])
 
 
 def _lower_fence(values: Tensor) -> float:
