@@ -34,6 +34,7 @@ _FLAT = 1e-2  # slope from which the first stages of an ascent do not go on
 _FINAL_POLISH = 5  # Newton passes of the inner problems in the last valuation
 _FINALISTS = 3  # ends that are valued with more draws
 _SNAPPED = 8  # ends at most that are compared by what can be run next to them
+_KEPT = 0.5  # share of the highest value that what can be run should have
 _ROUNDING = 1e-9  # by which what can be run may miss where a run stands
 _TINY = 1e-300  # keeps quotients of gradients that vanish finite
 _SCALING, _FIRST_STEP, _LEAST_SIZE = 8, 0.1, 1e-3  # estimates that set the stochastic steps, and their limits
@@ -520,8 +521,8 @@ def _best_snapped(
 ) -> tuple[int, Tensor, Tensor, Valuation]:
     """Which end (B, q p) is worth the most as what can be run next to it, and that: x, S and its value.
 
-    What can be run may be worth nothing, where a whole epoch more or less is what was seen already. Ends are tried from
-    the highest value on, until none promises more than the best of those that can be run.
+    What can be run may be worth nothing, where a whole epoch more or less is what was seen already. Then the other ends
+    are tried, from the highest value on, until one keeps what was promised or none promises more.
     """
 
     def run_next_to(i: int) -> tuple[int, Tensor, Tensor, Valuation]:
@@ -531,7 +532,7 @@ def _best_snapped(
     first, *others = values.topk(min(_SNAPPED, len(values))).indices.tolist()
     best = run_next_to(first)
     for i in others:
-        if values[i] <= best[3].value:
+        if best[3].value >= min(values[i], _KEPT * values[first]):
             break
         best = max(best, run_next_to(i), key=lambda one: one[3].value)
     return best
