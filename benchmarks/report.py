@@ -140,6 +140,8 @@ def figure(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], path: 
         axes.plot(xs, middle, label=method, linestyle="--" if "batch" in method else "-", **style)
         axes.fill_between(xs, low, high, color=colour, alpha=0.12, linewidth=0)
     axes.set(xscale="log", yscale="log", xlabel="cost, in full trainings", ylabel="simple regret", title=problem)
+    drawn = [value for band in ends.values() for _, *values in band for value in values if value > FLOOR]
+    axes.set_ylim(bottom=min(drawn, default=FLOOR) / 2)  # the best design of a pool has no regret, and lies below
     axes.grid(alpha=0.3)
     picture.legend(loc="outside right upper", fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
