@@ -1,5 +1,6 @@
 """What the engine remembers between fits, and when it learns the warp again."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -62,14 +63,14 @@ def some_chains() -> Chains:
 
 
 def test_a_memory_comes_back_from_its_note() -> None:
-    memory = Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=0.1 + 0.2, scale_rows=17)
+    memory = Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=0.1 + 0.2, fresh_rows=17)
     assert Memory.loads(memory.dumps()) == memory
     assert Memory.loads(Memory().dumps()) == Memory() == Memory.loads(None)
 
 
 def test_a_note_of_a_version_without_a_scale_loads() -> None:
     note = json.dumps({"chains": some_chains().to_json(), "cost_chains": None, "winners": [[0.25, 0.5]]})
-    assert Memory.loads(note) == Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=None, scale_rows=0)
+    assert Memory.loads(note) == Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=None, fresh_rows=0)
 
 
 # When the warp is learned
@@ -78,43 +79,55 @@ def test_a_note_of_a_version_without_a_scale_loads() -> None:
 def test_the_warp_is_learned_from_six_rows_on(tmp_path: Path) -> None:
     few, enough = (study_of(tmp_path, count, name=f"of {count}") for count in (5, 6))
     belief = learned(few)
-    assert (belief.memory.scale, belief.memory.scale_rows) == (None, 0)
+    assert (belief.memory.scale, belief.memory.fresh_rows) == (None, 0)
     assert belief.outcome.scale == fit_outcome(data_of(few)[1], warp="log").scale
     belief = learned(enough)
     assert belief.memory.scale == belief.outcome.scale == learn_warp_scale(LINE, *data_of(enough))
-    assert belief.memory.scale_rows == 6
+    assert belief.memory.fresh_rows == 6
 
 
 @pytest.mark.parametrize(("before", "is_learned"), [(25, True), (26, False), (30, False)])
 def test_the_warp_is_learned_again_after_a_fifth_more_rows(tmp_path: Path, before: int, is_learned: bool) -> None:
     study = study_of(tmp_path, 30)
-    belief = learned(study, Memory(scale=TURN / 3, scale_rows=before))
+    belief = learned(study, Memory(scale=TURN / 3, fresh_rows=before))
     # The evidence is clearly for three times as much, once it is asked.
     assert belief.outcome.scale == belief.memory.scale == pytest.approx(TURN if is_learned else TURN / 3)
-    assert belief.memory.scale_rows == (30 if is_learned else before)
+    assert belief.memory.fresh_rows == (30 if is_learned else before)
 
 
-def test_another_scale_restarts_the_chains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", [TURN / 3, TURN])
+def test_the_chains_start_anew_when_the_scale_is_learned_again(tmp_path: Path, scale: float) -> None:
     study = study_of(tmp_path, 30)
-    chains = walkers_from(study, TURN / 3, None)
-    belief = learned(study, Memory(chains=chains, scale=TURN / 3, scale_rows=6))
+    chains = walkers_from(study, scale, None)
+    belief = learned(study, Memory(chains=chains, scale=scale, fresh_rows=25))
     assert belief.memory.scale == pytest.approx(TURN)
     assert belief.memory.chains == walkers_from(study, belief.memory.scale, None)
 
 
-@pytest.mark.parametrize("rows", [6, 30])
-def test_the_chains_go_on_while_the_scale_stays(tmp_path: Path, rows: int) -> None:
+def test_the_chains_go_on_until_then(tmp_path: Path) -> None:
     study = study_of(tmp_path, 30)
     chains = walkers_from(study, TURN, None)
-    belief = learned(study, Memory(chains=chains, scale=TURN, scale_rows=rows))
-    assert (belief.memory.scale, belief.memory.scale_rows) == (TURN, 30)
+    belief = learned(study, Memory(chains=chains, scale=TURN, fresh_rows=26))
+    assert (belief.memory.scale, belief.memory.fresh_rows) == (TURN, 26)
     assert belief.memory.chains == walkers_from(study, TURN, chains)
     assert belief.memory.chains != walkers_from(study, TURN, None)
 
 
+@pytest.mark.parametrize(("before", "is_anew"), [(25, True), (26, False)])
+def test_without_a_warp_too_the_chains_start_anew_after_a_fifth_more_rows(
+    tmp_path: Path, before: int, is_anew: bool
+) -> None:
+    study = study_of(tmp_path, 30, warp="none")
+    first = learned(study).memory
+    assert first.fresh_rows == 30
+    again = learned(study, dataclasses.replace(first, fresh_rows=before)).memory
+    assert (again.chains == first.chains) is is_anew
+    assert again.fresh_rows == (30 if is_anew else before)
+
+
 def test_chains_of_a_version_with_another_model_start_anew(tmp_path: Path) -> None:
     study = study_of(tmp_path, 30)
-    belief = learned(study, Memory(chains=some_chains(), scale=TURN, scale_rows=30))
+    belief = learned(study, Memory(chains=some_chains(), scale=TURN, fresh_rows=30))
     assert belief.memory.chains == walkers_from(study, TURN, None)
 
 
@@ -129,7 +142,7 @@ def test_chains_of_a_version_without_a_scale_start_anew(tmp_path: Path) -> None:
 
 def test_without_a_warp_there_is_no_scale_to_learn(tmp_path: Path) -> None:
     memory = learned(study_of(tmp_path, 8, warp="none")).memory
-    assert (memory.scale, memory.scale_rows) == (None, 0)
+    assert memory.scale is None
 
 
 def test_learning_keeps_the_winners(tmp_path: Path) -> None:
@@ -141,10 +154,10 @@ def test_the_scale_is_stored_with_the_next_suggestion(tmp_path: Path) -> None:
     study_of(tmp_path, 7, initial=7)
     study = reloaded(tmp_path)
     belief = study.belief()
-    assert belief is not None and belief.memory.scale_rows == 7
+    assert belief is not None and belief.memory.fresh_rows == 7
     study.ask()
     stored = Memory.loads(study.log.storage.recall(study.name, "engine"))
-    assert (stored.scale, stored.scale_rows) == (belief.memory.scale, 7)
+    assert (stored.scale, stored.fresh_rows) == (belief.memory.scale, 7)
 
 
 # Trainings that diverge

@@ -1,6 +1,7 @@
 """The log posterior density of the hyperparameters, for many whitened vectors in one batched Cholesky."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,15 @@ from takg.gp._rows import Rows
 from takg.gp._tables import Tables
 
 Z_MAX = 5.0  # the prior is cut five standard deviations from its centre, where nothing is lost but overflow
+_LARGE_QUIRKS = 3.5  # in sds of their prior
 _ENTRIES_WITH_GRADIENT = 1_500_000  # with all that a derivative has to remember
 _ENTRIES_AT_ONCE = 6_000_000  # of covariance matrices; keeps the batch in tens of megabytes at any n
+
+
+def with_large_quirks(z: Tensor, names: Iterable[str]) -> Tensor:
+    """The same hyperparameters but for the quirks: small ones have no slope that would lead to large ones."""
+    is_quirk = torch.tensor([name == "quirk_var" for name in names])
+    return z.masked_fill(is_quirk, _LARGE_QUIRKS)
 
 
 @dataclass(slots=True, kw_only=True)

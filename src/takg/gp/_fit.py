@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from takg.errors import InputError, NumericsError
-from takg.gp._evidence import Z_MAX, LogDensity
+from takg.gp._evidence import Z_MAX, LogDensity, with_large_quirks
 from takg.gp._model import Model
 from takg.gp._posterior import Posterior, check_data, condition
 from takg.gp._rows import Rows
 from takg.numerics import minimise, threads_for
 
 _STARTS = 4
-_LARGE_QUIRKS = 3.5  # in sds of their prior
 _COLD_STEPS = 60
 _WARM_STEPS, _LEAST_STEPS = 8, 4
 _ROWS_TIMES_STEPS = 800
@@ -171,8 +170,7 @@ def _laplace_walkers(
     p = len(names)
     starts = torch.from_numpy(random.standard_normal((_STARTS, p))) * 0.7
     starts[0] = 0.0
-    if "quirk_var" in names:  # small ones have no slope that would lead to large ones
-        starts[1::2, names.index("quirk_var")] = _LARGE_QUIRKS
+    starts[1::2] = with_large_quirks(starts[1::2], names)
     modes = minimise(
         lambda z, _: density.negative_with_gradient(z),
         starts,

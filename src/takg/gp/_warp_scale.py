@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from takg.gp._evidence import Z_MAX, LogDensity
+from takg.gp._evidence import Z_MAX, LogDensity, with_large_quirks
 from takg.gp._fit import Chains
 from takg.gp._model import Model
 from takg.gp._outcome import OutcomeTransform, fit_outcome
@@ -41,7 +41,8 @@ def learn_warp_scale(
     if len(rows) > _TELLING:
         chosen = torch.linspace(0, len(rows) - 1, _TELLING).round().long()
         rows, y = rows[chosen], y[chosen]
-    start = torch.zeros(1, len(model.priors), dtype=torch.float64)
+    centre = torch.zeros(1, len(model.priors), dtype=torch.float64)
+    start = torch.cat([centre, with_large_quirks(centre, model.priors)])
     if chains is not None:
         start = torch.cat([start, torch.tensor(chains.walkers, dtype=torch.float64).median(0).values[None]])
 

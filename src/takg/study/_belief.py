@@ -36,10 +36,7 @@ from takg.study._plan import Plan
 
 _IMAGINED = 32  # places where a cost that is given as a function is looked at, for a smooth cost to be fitted
 _QUANTILES = 64  # of each predictive distribution
-_LEAST_ROWS, _MORE_ROWS = (
-    6,
-    1.2,
-)  # from which on the warp is learned, and by which share more are worth learning it again
+_LEAST_ROWS, _MORE_ROWS = 6, 1.2  # from which on the warp is learned, and how many times as many to learn it again
 _FEW_STEPS = 2  # of the sampler, while what cost and survival were learned from is still most of all there is
 _CAUTION = 0.5  # sds of doubt that count as loss in what is recommended
 _CLOSE = 16  # configurations next to the recommended one that can be run
@@ -56,7 +53,7 @@ class Memory:
     survival_rows: int = 0  # from how many observations those were learned
     winners: tuple[Point, ...] = ()
     scale: float | None = None  # of the log warp
-    scale_rows: int = 0  # from how many observations it was learned
+    fresh_rows: int = 0  # how many observations there were when it was learned and the chains began
 
     def dumps(self) -> str:
         return json.dumps(
@@ -68,7 +65,7 @@ class Memory:
                 "survival_rows": self.survival_rows,
                 "winners": self.winners,
                 "scale": self.scale,
-                "scale_rows": self.scale_rows,
+                "fresh_rows": self.fresh_rows,
             }
         )
 
@@ -86,7 +83,7 @@ class Memory:
             survival_rows=data.get("survival_rows", 0),
             winners=tuple(tuple(one) for one in data["winners"]),
             scale=data.get("scale"),
-            scale_rows=data.get("scale_rows", 0),
+            fresh_rows=data.get("fresh_rows", 0),
         )
 
 
@@ -219,11 +216,13 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
     model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels, has_quirks=plan.fidelities.m > 0)
     if memory.chains is not None and memory.chains.names != tuple(model.priors):  # of another version's model
         memory = dataclasses.replace(memory, chains=None)
-    if plan.options.warp == "log" and len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.scale_rows):
-        scale = learn_warp_scale(model, rows, y, scale=memory.scale, chains=memory.chains)
-        # Under another warp the hyperparameters are others: the walkers start anew.
-        chains = memory.chains if scale == memory.scale else None
-        memory = dataclasses.replace(memory, scale=scale, scale_rows=len(data), chains=chains)
+    if len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.fresh_rows):
+        scale = memory.scale
+        if plan.options.warp == "log":
+            scale = learn_warp_scale(model, rows, y, scale=scale, chains=memory.chains)
+        # Under another warp the hyperparameters are others, and a few steps for each row leave the walkers behind where
+        # there are several modes: they start anew.
+        memory = dataclasses.replace(memory, scale=scale, fresh_rows=len(data), chains=None)
     outcome = fit_outcome(y, warp=plan.options.warp, scale=memory.scale)
     fitted = fit(model, rows, outcome.forward(y), seed=seed, draws=plan.options.samples, chains=memory.chains)
     return outcome, fitted, memory
