@@ -297,7 +297,7 @@ def test_workers_run_side_by_side_and_each_gets_a_new_one_as_soon_as_it_is_free(
 @pytest.mark.slow
 def test_processes_with_one_store_do_exactly_the_number_asked_for_and_none_twice(tmp_path: Path) -> None:
     study = small_study(tmp_path)
-    processes = [program(tmp_path, "quick", 24, workers) for workers in (0, 0, 2)]
+    processes = [program(tmp_path, "outlasting", 24, workers) for workers in (0, 0, 2)]
     for process in processes:
         _, errors = process.communicate(timeout=90)
         assert (process.returncode, errors) == (0, "")
@@ -335,6 +335,7 @@ def test_one_who_is_always_overtaken_gets_its_turn(study: Study, tmp_path: Path)
 
     study._proposals = overtaken  # type: ignore[method-assign]
     assert study.ask().id == 4
+    assert len({tuple(trial.config.items()) for trial in study.trials}) == 5  # not one that others were given
 
 
 def test_a_study_in_memory_cannot_be_shared_with_workers() -> None:

@@ -116,10 +116,5 @@ def nan_at(epoch: int, value: float = math.nan) -> Callable[[Evaluation], None]:
     return train
 
 
-def quick(evaluation: Evaluation) -> None:
-    time.sleep(0.01)
-    unsaved(evaluation)
-
-
 def patient_no_more(evaluation: Evaluation) -> None:
     unsaved(evaluation)

@@ -48,6 +48,7 @@ class Proposal:
     start: FidelityValues | None = None
     kept: tuple[FidelityValues, ...] = ()
     reason: dict[str, Any] = field(default_factory=dict)
+    place: int | None = None  # in the initial design
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def initial(plan: Plan, index: int) -> Proposal:
     shares = [(i + 1) / plan.options.retained for i in range(plan.options.retained)]
     kept = tuple(dict.fromkeys(_part_of_the_way(plan, plan.to_s(target), share) for share in shares))
     config = plan.space.from_unit(tuple(point[:d]))
-    return Proposal(config=config, target=target, kept=kept, reason={"why": "initial design"})
+    return Proposal(config=config, target=target, kept=kept, reason={"why": "initial design"}, place=index)
 
 
 def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int) -> Proposals:
