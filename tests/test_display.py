@@ -21,7 +21,7 @@ def snapshot(**changes: Any) -> Snapshot:
         "evaluations": 31,
         "trials": 17,
         "paused": 6,
-        "best": (0.98765, 0.0321),
+        "best": (0.98765, 0.9321, 1.2345),
         "running": [ROW],
     }
     return Snapshot(**{**given, **changes})
@@ -38,7 +38,7 @@ def test_the_picture_has_all_the_numbers() -> None:
     for part in (
         "resnet",
         "3.14 of 20 full trainings",
-        "31 evaluations of 17 trials, 6 can be continued; best predicted 0.9877 ± 0.032",
+        "31 evaluations of 17 trials, 6 can be continued; best predicted 0.9877 (0.93 to 1.2)",
         "choosing what to train next",
     ):
         assert part in shown

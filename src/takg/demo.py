@@ -146,7 +146,9 @@ def _report(study: Study, directory: Path) -> None:
     best = study.best
     print(f"\n{len(study.state.evaluations)} evaluations, {study.spent():.1f} full trainings' worth of time")
     print(f"recommended: {_shown(best.config)}")
-    print(f"predicted validation loss when trained in full: {best.mean:.4f} ± {best.sd:.4f}\n")
+    print(
+        f"predicted validation loss when trained in full: {best.median:.4f} (90 %: {best.low:.4f} to {best.high:.4f})\n"
+    )
     print(f"{'trained in full':<24}{'validation loss':>16}{'validation error':>18}{'test error':>12}")
     for label, config in (("recommended", best.config), ("default", study.plan.space.defaults())):
         trainer = Trainer(config)

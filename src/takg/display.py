@@ -34,7 +34,7 @@ class Snapshot:
     evaluations: int
     trials: int
     paused: int
-    best: tuple[float, float] | None  # predicted at full fidelity, mean and sd
+    best: tuple[float, float, float] | None  # predicted at full fidelity: median, 5 % and 95 % quantiles
     running: list[Row]
 
 
@@ -85,7 +85,7 @@ def drawn(snapshot: Snapshot, activity: str = "") -> Any:
     amount = f"{snapshot.spent:.2f}" if isinstance(snapshot.spent, float) else str(snapshot.spent)
     goal = "" if snapshot.goal is None else f" of {snapshot.goal:g}"
     bar = ProgressBar(total=snapshot.goal or 1.0, completed=min(snapshot.spent, snapshot.goal or 0.0), width=30)
-    best = "-" if snapshot.best is None else f"{snapshot.best[0]:.4g} ± {snapshot.best[1]:.2g}"
+    best = "-" if snapshot.best is None else "{:.4g} ({:.2g} to {:.2g})".format(*snapshot.best)
     head.add_row(Text(snapshot.name, style="bold"), bar, f"{amount}{goal} {snapshot.unit}")
     facts = f"{snapshot.evaluations} evaluations of {snapshot.trials} trials, {snapshot.paused} can be continued"
     lines: list[Any] = [head, Text(f"{facts}; best predicted {best}")]

@@ -437,11 +437,12 @@ def test_best_is_predicted_with_its_band(fitted: Path, output: Callable[..., str
     found = json.loads(output("best", "--storage", fitted, "--json"))
     best = found["predicted"]
     assert best["low"] <= best["mean"] <= best["high"]
+    assert best["low"] < best["median"] < best["high"]
     assert best["sd"] > 0
     assert found["trained"] is None
     assert json.loads(output("best", "--storage", fitted, "--config")) == best["config"]
     lines = output("best", "--storage", fitted).splitlines()
-    assert lines[0].split() == ["value", "sd", "5", "%", "95", "%", "trial", "configuration"]
+    assert lines[0].split() == ["value", "5", "%", "95", "%", "trial", "configuration"]
     assert lines[1].startswith("predicted best")
     assert lines[2].endswith("none yet")
 

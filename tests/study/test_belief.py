@@ -160,6 +160,21 @@ def test_the_scale_is_stored_with_the_next_suggestion(tmp_path: Path) -> None:
     assert (stored.scale, stored.fresh_rows) == (belief.memory.scale, 7)
 
 
+# Predictions
+
+
+def test_a_prediction_has_the_quantiles_of_the_mixture(tmp_path: Path) -> None:
+    """Those of the recommendation are roots of the mixture's distribution function, with six rows far apart."""
+    belief = learned(study_of(tmp_path, 6))
+    expected = belief.recommended.quantiles
+    found = belief.predict(tuple(belief.recommended.x.tolist()), [()])[0]
+    spread = expected[0.95] - expected[0.05]
+    assert spread > 0.1 * TURN
+    assert [found.low, found.median, found.high] == pytest.approx(
+        [expected[p] for p in (0.05, 0.5, 0.95)], abs=0.1 * spread
+    )
+
+
 # Trainings that diverge
 
 

@@ -39,11 +39,11 @@ def _run(given: argparse.Namespace) -> int:
 
 def _print(best: "Best", trained: "Trained | None") -> None:
     print_table(
-        ("", "value", "sd", "5 %", "95 %", "trial", "configuration"),
+        ("", "value", "5 %", "95 %", "trial", "configuration"),
         [
-            ("predicted best", best.mean, best.sd, best.low, best.high, None, pairs(best.config)),
-            ("best trained in full", trained.value, None, None, None, trained.trial, pairs(trained.config))
+            ("predicted best", best.median, best.low, best.high, None, pairs(best.config)),
+            ("best trained in full", trained.value, None, None, trained.trial, pairs(trained.config))
             if trained
-            else ("best trained in full", None, None, None, None, None, "none yet"),
+            else ("best trained in full", None, None, None, None, "none yet"),
         ],
     )

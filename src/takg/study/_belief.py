@@ -93,6 +93,7 @@ class Prediction:
 
     mean: float  # without the outermost 1 % on either side
     sd: float  # likewise
+    median: float
     low: float  # 5 % quantile
     high: float  # 95 % quantile
 
@@ -162,12 +163,11 @@ class Belief:
             count = len(values)
             # With the log warp the far tail, which no data support, would decide mean and sd: 1 % each is left out.
             core = values[round(0.01 * count) : count - round(0.01 * count)]
-            low, high = values[round(0.05 * count)], values[round(0.95 * count) - 1]
+            quantiles = values.quantile(0.5, 0), values[round(0.05 * count)], values[round(0.95 * count) - 1]
+            columns = torch.stack([core.mean(0), core.std(0), *quantiles]).T
         return [
-            Prediction(mean=mean, sd=sd, low=low, high=high)
-            for mean, sd, low, high in zip(
-                core.mean(0).tolist(), core.std(0).tolist(), low.tolist(), high.tolist(), strict=True
-            )
+            Prediction(mean=mean, sd=sd, median=median, low=low, high=high)
+            for mean, sd, median, low, high in columns.tolist()
         ]
 
     def in_loss(self, voi: float) -> float:

@@ -258,7 +258,7 @@ def snapshot(study: "Study", limits: Limits) -> Snapshot:
         evaluations=len(state.evaluations) - len(state.open),
         trials=len(state.trials),
         paused=len(state.basket()),
-        best=None if best is None else (best[1].mean, best[1].sd),
+        best=None if best is None else (best[1].median, best[1].low, best[1].high),
         running=[_row(study, evaluation) for evaluation in state.running()],
     )
 

@@ -5,7 +5,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from takg.errors import InputError, StaleError, StudyError
@@ -43,6 +43,7 @@ class Best:
     config: Config
     mean: float
     sd: float
+    median: float
     low: float  # 5 % quantile
     high: float  # 95 % quantile
 
@@ -205,7 +206,7 @@ class Study:
         if belief is None:
             raise StudyError("no finite value was reported yet, so nothing can be recommended")
         config, prediction = belief.best
-        return Best(config=config, mean=prediction.mean, sd=prediction.sd, low=prediction.low, high=prediction.high)
+        return Best(config=config, **asdict(prediction))
 
     @property
     def best_trained(self) -> Trained | None:
