@@ -336,6 +336,43 @@ def test_chains_continue_after_one_more_row():
     assert not np.array_equal(walkers(after), walkers(before))
 
 
+def erratic_curves() -> tuple[Model, Rows, Tensor]:
+    """Designs with quirks, and few enough rows for a mode without any: a rough function of x."""
+    rng = np.random.default_rng(0)
+    x, s = np.linspace(0.02, 0.98, 24).repeat(3), np.tile([0.1, 0.3, 1.0], 24)
+    y = np.sin(6 * x) + rng.standard_normal(24).repeat(3) * (1 - s)
+    model = Model(d=1, fidelity_kernels=("curve",), has_quirks=True)
+    return model, value_rows(tensor(x[:, None]), tensor(s[:, None])), tensor((y - y.mean()) / y.std())
+
+
+def quirk_sds(result: Fit) -> np.ndarray:
+    """sds of the quirks under each draw; 0.7 of the outputs' is the truth."""
+    quirk_var = result.posterior.theta.quirk_var
+    assert quirk_var is not None
+    return np.sqrt(quirk_var.numpy())
+
+
+def test_chains_in_a_lower_mode_give_way_where_they_look_again_and_only_there():
+    model, rows, y = erratic_curves()
+    cold = fit(model, rows, y, seed=0)
+    names = cold.chains.names
+    assert quirk_sds(cold).min() > 0.3
+    stuck = np.array(cold.chains.walkers)
+    stuck[:, names.index("quirk_var")] = -1.0
+    stuck[:, names.index("lengthscale[0]")] = -3.0 + 0.01 * np.arange(len(stuck))
+    chains = Chains(names=names, walkers=tuple(map(tuple, stuck)))
+    warm, anew = (fit(model, rows, y, seed=1, chains=chains, look_again=again) for again in (False, True))
+    assert (warm.diagnostics.was_warm, anew.diagnostics.was_warm) == (True, False)
+    assert quirk_sds(warm).max() < 0.1 < 0.3 < quirk_sds(anew).min()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chains_at_the_highest_mode_go_on_when_they_look_again(seed):
+    model, rows, y = erratic_curves()
+    chains = fit(model, rows[torch.arange(len(y) - 3)], y[:-3], seed=seed).chains
+    assert fit(model, rows, y, seed=seed, chains=chains, look_again=True).diagnostics.was_warm
+
+
 def continued(n: int, **settings: object) -> Fit:
     """A fit to n rows from chains that are made up, around the centre of the prior."""
     generator = torch.Generator().manual_seed(7)

@@ -48,11 +48,11 @@ def learned(study: Study, memory: Memory | None = None) -> Belief:
     return belief
 
 
-def walkers_from(study: Study, scale: float, chains: Chains | None) -> Chains:
+def walkers_from(study: Study, scale: float, chains: Chains | None, *, look_again: bool = False) -> Chains:
     """Where a fit under the warp of this scale ends, from earlier chains or from none."""
     rows, y = data_of(study)
     z = fit_outcome(y, warp="log", scale=scale).forward(y)
-    return fit(LINE, rows, z, seed=SEED, draws=SAMPLES, chains=chains).chains
+    return fit(LINE, rows, z, seed=SEED, draws=SAMPLES, chains=chains, look_again=look_again).chains
 
 
 # What is remembered
@@ -63,14 +63,14 @@ def some_chains() -> Chains:
 
 
 def test_a_memory_comes_back_from_its_note() -> None:
-    memory = Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=0.1 + 0.2, fresh_rows=17)
+    memory = Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=0.1 + 0.2, looked_rows=17)
     assert Memory.loads(memory.dumps()) == memory
     assert Memory.loads(Memory().dumps()) == Memory() == Memory.loads(None)
 
 
 def test_a_note_of_a_version_without_a_scale_loads() -> None:
     note = json.dumps({"chains": some_chains().to_json(), "cost_chains": None, "winners": [[0.25, 0.5]]})
-    assert Memory.loads(note) == Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=None, fresh_rows=0)
+    assert Memory.loads(note) == Memory(chains=some_chains(), winners=((0.25, 0.5),), scale=None, looked_rows=0)
 
 
 # When the warp is learned
@@ -79,55 +79,64 @@ def test_a_note_of_a_version_without_a_scale_loads() -> None:
 def test_the_warp_is_learned_from_six_rows_on(tmp_path: Path) -> None:
     few, enough = (study_of(tmp_path, count, name=f"of {count}") for count in (5, 6))
     belief = learned(few)
-    assert (belief.memory.scale, belief.memory.fresh_rows) == (None, 0)
+    assert (belief.memory.scale, belief.memory.looked_rows) == (None, 0)
     assert belief.outcome.scale == fit_outcome(data_of(few)[1], warp="log").scale
     belief = learned(enough)
     assert belief.memory.scale == belief.outcome.scale == learn_warp_scale(LINE, *data_of(enough))
-    assert belief.memory.fresh_rows == 6
+    assert belief.memory.looked_rows == 6
 
 
 @pytest.mark.parametrize(("before", "is_learned"), [(25, True), (26, False), (30, False)])
 def test_the_warp_is_learned_again_after_a_fifth_more_rows(tmp_path: Path, before: int, is_learned: bool) -> None:
     study = study_of(tmp_path, 30)
-    belief = learned(study, Memory(scale=TURN / 3, fresh_rows=before))
+    belief = learned(study, Memory(scale=TURN / 3, looked_rows=before))
     # The evidence is clearly for three times as much, once it is asked.
     assert belief.outcome.scale == belief.memory.scale == pytest.approx(TURN if is_learned else TURN / 3)
-    assert belief.memory.fresh_rows == (30 if is_learned else before)
+    assert belief.memory.looked_rows == (30 if is_learned else before)
 
 
-@pytest.mark.parametrize("scale", [TURN / 3, TURN])
-def test_the_chains_start_anew_when_the_scale_is_learned_again(tmp_path: Path, scale: float) -> None:
+def test_another_scale_restarts_the_chains(tmp_path: Path) -> None:
     study = study_of(tmp_path, 30)
-    chains = walkers_from(study, scale, None)
-    belief = learned(study, Memory(chains=chains, scale=scale, fresh_rows=25))
+    chains = walkers_from(study, TURN / 3, None)
+    belief = learned(study, Memory(chains=chains, scale=TURN / 3, looked_rows=6))
     assert belief.memory.scale == pytest.approx(TURN)
     assert belief.memory.chains == walkers_from(study, belief.memory.scale, None)
 
 
-def test_the_chains_go_on_until_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [25, 26])
+def test_the_chains_go_on_while_the_scale_stays(tmp_path: Path, rows: int) -> None:
     study = study_of(tmp_path, 30)
     chains = walkers_from(study, TURN, None)
-    belief = learned(study, Memory(chains=chains, scale=TURN, fresh_rows=26))
-    assert (belief.memory.scale, belief.memory.fresh_rows) == (TURN, 26)
-    assert belief.memory.chains == walkers_from(study, TURN, chains)
+    belief = learned(study, Memory(chains=chains, scale=TURN, looked_rows=rows))
+    assert (belief.memory.scale, belief.memory.looked_rows) == (TURN, 30 if rows == 25 else 26)
+    assert belief.memory.chains == walkers_from(study, TURN, chains, look_again=rows == 25)
     assert belief.memory.chains != walkers_from(study, TURN, None)
 
 
-@pytest.mark.parametrize(("before", "is_anew"), [(25, True), (26, False)])
-def test_without_a_warp_too_the_chains_start_anew_after_a_fifth_more_rows(
-    tmp_path: Path, before: int, is_anew: bool
-) -> None:
-    study = study_of(tmp_path, 30, warp="none")
-    first = learned(study).memory
-    assert first.fresh_rows == 30
-    again = learned(study, dataclasses.replace(first, fresh_rows=before)).memory
-    assert (again.chains == first.chains) is is_anew
-    assert again.fresh_rows == (30 if is_anew else before)
+@pytest.mark.parametrize("warp", ["none", "log"])
+def test_chains_that_are_left_behind_start_anew_after_a_fifth_more_rows(tmp_path: Path, warp: str) -> None:
+    study = study_of(tmp_path, 30, warp=warp)
+    good = learned(study).memory
+    assert good.chains is not None
+    lost = Chains(names=good.chains.names, walkers=tuple((3.0, 3.0, 3.0 + i / 100) for i in range(8)))
+    after = {
+        rows: learned(study, dataclasses.replace(good, chains=lost, looked_rows=rows)).memory.chains
+        for rows in (25, 26)
+    }
+    far = {rows: _distance(chains, good.chains) for rows, chains in after.items()}
+    assert far[25] < 1.0 < far[26]
+
+
+def _distance(chains: Chains | None, others: Chains) -> float:
+    """Between the medians of the walkers, in sds of the prior."""
+    assert chains is not None
+    a, b = (torch.tensor(one.walkers).median(0).values for one in (chains, others))
+    return float((a - b).norm())
 
 
 def test_chains_of_a_version_with_another_model_start_anew(tmp_path: Path) -> None:
     study = study_of(tmp_path, 30)
-    belief = learned(study, Memory(chains=some_chains(), scale=TURN, fresh_rows=30))
+    belief = learned(study, Memory(chains=some_chains(), scale=TURN, looked_rows=30))
     assert belief.memory.chains == walkers_from(study, TURN, None)
 
 
@@ -154,10 +163,10 @@ def test_the_scale_is_stored_with_the_next_suggestion(tmp_path: Path) -> None:
     study_of(tmp_path, 7, initial=7)
     study = reloaded(tmp_path)
     belief = study.belief()
-    assert belief is not None and belief.memory.fresh_rows == 7
+    assert belief is not None and belief.memory.looked_rows == 7
     study.ask()
     stored = Memory.loads(study.log.storage.recall(study.name, "engine"))
-    assert (stored.scale, stored.fresh_rows) == (belief.memory.scale, 7)
+    assert (stored.scale, stored.looked_rows) == (belief.memory.scale, 7)
 
 
 # Predictions

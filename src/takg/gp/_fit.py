@@ -17,6 +17,7 @@ from takg.gp._rows import Rows
 from takg.numerics import minimise, threads_for
 
 _STARTS = 4
+_CLEARLY = 2.0  # sds of the log density below what would be usual, for walkers to be left behind
 _COLD_STEPS = 60
 _WARM_STEPS, _LEAST_STEPS = 8, 4
 _ROWS_TIMES_STEPS = 800
@@ -73,6 +74,7 @@ def fit(
     seed: int,
     draws: int = 10,
     chains: Chains | None = None,
+    look_again: bool = False,
     steps: int | None = None,
     most_rows: int = 320,
 ) -> Fit:
@@ -84,6 +86,8 @@ def fit(
         draws: H, how many samples the posterior has.
         chains: where an earlier fit of the same model ended; without it, walkers start from the Laplace
             approximation at the best of several modes.
+        look_again: with chains, look for modes all the same, and start cold if one is clearly higher than where they
+            stand: a few steps for each new row do not lead from one mode to another.
         steps: how often the ensemble moves; by default few from earlier chains and more from a cold start.
         most_rows: with more than this, the hyperparameters are learned from so many rows, drawn at random. Every
             sample is then conditioned on all of them.
@@ -102,17 +106,17 @@ def fit(
         raise InputError(f"chains are of {chains.names}; expected those of this model, {names}: start without chains")
 
     with threads_for(len(rows)):
-        return _sampled(model, rows, y, seed=seed, draws=draws, chains=chains, steps=steps, most_rows=most_rows)
+        return _sampled(model, rows, y, seed, draws, chains, look_again, steps, most_rows)
 
 
 def _sampled(
     model: Model,
     rows: Rows,
     y: Tensor,
-    *,
     seed: int,
     draws: int,
     chains: Chains | None,
+    look_again: bool,
     steps: int | None,
     most_rows: int,
 ) -> Fit:
@@ -123,10 +127,11 @@ def _sampled(
         chosen = torch.from_numpy(np.sort(random.permutation(len(rows))[:most_rows]))
         density = LogDensity(model=model, rows=rows[chosen], y=y[chosen])
     n_walkers = max(2 * len(names) + 2, draws + draws % 2)
-    if chains is None:
-        start = _laplace_walkers(density, names, n_walkers, random)
-    else:
-        start = _resumed_walkers(chains, n_walkers, random)
+    start = None if chains is None else _resumed_walkers(chains, n_walkers, random)
+    if start is None or look_again:
+        mode, at_mode = _highest_mode(density, names, random)
+        if start is None or _is_left_behind(density(start), at_mode, len(names)):
+            start, chains = _laplace_walkers(density, mode, n_walkers, random), None
     start, height = _without_stragglers(density, *_made_finite(density, start), random)
 
     steps = steps or (_COLD_STEPS if chains is None else _warm_steps(len(density.rows)))
@@ -163,10 +168,8 @@ def _warm_steps(n: int) -> int:
     return max(_LEAST_STEPS, min(_WARM_STEPS, _ROWS_TIMES_STEPS // n))
 
 
-def _laplace_walkers(
-    density: LogDensity, names: tuple[str, ...], n_walkers: int, random: np.random.RandomState
-) -> Tensor:
-    """Walkers from the normal approximation at the best mode found from a few prior draws."""
+def _highest_mode(density: LogDensity, names: tuple[str, ...], random: np.random.RandomState) -> tuple[Tensor, float]:
+    """The best mode found from a few prior draws, and its log density."""
     p = len(names)
     starts = torch.from_numpy(random.standard_normal((_STARTS, p))) * 0.7
     starts[0] = 0.0
@@ -180,7 +183,21 @@ def _laplace_walkers(
         tolerance=0.1,
         first_step=1.0,
     )
-    mode = modes.x[modes.value.nan_to_num(nan=math.inf).argmin()]
+    best = modes.value.nan_to_num(nan=math.inf).argmin()
+    return modes.x[best], -float(modes.value[best])
+
+
+def _is_left_behind(height: Tensor, at_mode: float, p: int) -> bool:
+    """Whether the middle of the walkers is clearly lower than where a normal posterior with that mode would have it.
+
+    That is half a chi-square of p degrees of freedom below the mode; see `_are_stragglers`.
+    """
+    return at_mode - float(height.median()) > p / 2 + _CLEARLY * math.sqrt(p / 2)
+
+
+def _laplace_walkers(density: LogDensity, mode: Tensor, n_walkers: int, random: np.random.RandomState) -> Tensor:
+    """Walkers from the normal approximation at the mode."""
+    p = len(mode)
     h = 1e-3
     nudges = h * torch.eye(p, dtype=mode.dtype)
     inside = mode.clamp(2 * h - Z_MAX, Z_MAX - 2 * h)  # beyond the cut there is no gradient to take differences of

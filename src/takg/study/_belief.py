@@ -53,7 +53,7 @@ class Memory:
     survival_rows: int = 0  # from how many observations those were learned
     winners: tuple[Point, ...] = ()
     scale: float | None = None  # of the log warp
-    fresh_rows: int = 0  # how many observations there were when it was learned and the chains began
+    looked_rows: int = 0  # how many observations there were when it and the modes of the model were last looked for
 
     def dumps(self) -> str:
         return json.dumps(
@@ -65,7 +65,7 @@ class Memory:
                 "survival_rows": self.survival_rows,
                 "winners": self.winners,
                 "scale": self.scale,
-                "fresh_rows": self.fresh_rows,
+                "looked_rows": self.looked_rows,
             }
         )
 
@@ -83,7 +83,7 @@ class Memory:
             survival_rows=data.get("survival_rows", 0),
             winners=tuple(tuple(one) for one in data["winners"]),
             scale=data.get("scale"),
-            fresh_rows=data.get("fresh_rows", 0),
+            looked_rows=data.get("looked_rows", 0),
         )
 
 
@@ -216,15 +216,24 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
     model = Model(d=plan.space.d, fidelity_kernels=plan.fidelities.kernels, has_quirks=plan.fidelities.m > 0)
     if memory.chains is not None and memory.chains.names != tuple(model.priors):  # of another version's model
         memory = dataclasses.replace(memory, chains=None)
-    if len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.fresh_rows):
-        scale = memory.scale
-        if plan.options.warp == "log":
-            scale = learn_warp_scale(model, rows, y, scale=scale, chains=memory.chains)
-        # Under another warp the hyperparameters are others, and a few steps for each row leave the walkers behind where
-        # there are several modes: they start anew.
-        memory = dataclasses.replace(memory, scale=scale, fresh_rows=len(data), chains=None)
+    is_due = len(data) >= max(_LEAST_ROWS, _MORE_ROWS * memory.looked_rows)
+    if is_due:
+        memory = dataclasses.replace(memory, looked_rows=len(data))
+    if is_due and plan.options.warp == "log":
+        scale = learn_warp_scale(model, rows, y, scale=memory.scale, chains=memory.chains)
+        # Under another warp the hyperparameters are others: the walkers start anew.
+        chains = memory.chains if scale == memory.scale else None
+        memory = dataclasses.replace(memory, scale=scale, chains=chains)
     outcome = fit_outcome(y, warp=plan.options.warp, scale=memory.scale)
-    fitted = fit(model, rows, outcome.forward(y), seed=seed, draws=plan.options.samples, chains=memory.chains)
+    fitted = fit(
+        model,
+        rows,
+        outcome.forward(y),
+        seed=seed,
+        draws=plan.options.samples,
+        chains=memory.chains,
+        look_again=is_due,
+    )
     return outcome, fitted, memory
 
 
