@@ -169,6 +169,23 @@ def test_a_scale_that_new_losses_have_left_behind_comes_back(times):
     assert guess / FACTOR <= scale <= guess * FACTOR**2 * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("turn", "stays"), [(0.7, True), (0.7 / FACTOR**3, False)])
+def test_a_scale_beyond_the_range_stays_only_where_it_is_clearly_better_than_its_end(turn, stays):
+    """As when the best loss falls: the usual scale falls with it, and how the other losses lie stays as it was."""
+    x, y = made_losses(2, turn=turn, best=turn / FACTOR, n=60)
+    if stays:
+        near = np.linspace(0.001, 0.008, 6)
+        x = np.append(x, x[y.argmin()] + near)
+        y = np.append(y, turn / FACTOR**4 + near**2)
+    highest = FACTOR**2 * guessed(y)
+    assert 0.7 > 1.5 * highest
+    by_numpy = {scale: evidence(x, y, scale) for scale in (0.7, highest)}
+    assert (by_numpy[0.7] > by_numpy[highest] + 10) is stays
+    found = learned(x, y, scale=0.7)
+    assert (found == 0.7) is stays
+    assert stays or found <= highest * (1 + 1e-12)
+
+
 def test_the_largest_scale_is_reached_in_any_unit():
     for unit in (1.0, 1.0685, 1.0822, 1.1918):
         x, y = made_losses(2, turn=0.7 * unit, best=0.7 * unit / FACTOR**2)
