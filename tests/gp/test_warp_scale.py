@@ -178,7 +178,7 @@ def test_a_scale_beyond_the_range_stays_only_where_it_is_clearly_better_than_its
         x = np.append(x, x[y.argmin()] + near)
         y = np.append(y, turn / FACTOR**4 + near**2)
     highest = FACTOR**2 * guessed(y)
-    assert 0.7 > 1.5 * highest
+    assert 1.5 * highest < 0.7
     by_numpy = {scale: evidence(x, y, scale) for scale in (0.7, highest)}
     assert (by_numpy[0.7] > by_numpy[highest] + 10) is stays
     found = learned(x, y, scale=0.7)

@@ -34,7 +34,7 @@ def learn_warp_scale(
     Args:
         rows, y: n observations, losses as the user gave them.
         scale: what was found before; only its neighbours are compared with it, and it stays unless one is clearly
-            better. One that is no longer within an order of magnitude has to be clearly better than the nearest that is.
+            better. One beyond an order of magnitude has to be clearly better than the nearest that is.
         chains: of the hyperparameters, where their mode is first looked for.
     """
     guess = fit_outcome(y, warp="log").scale
@@ -52,7 +52,7 @@ def learn_warp_scale(
     with threads_for(len(rows)):
         if scale is not None:
             lowest, highest = guess / _FACTOR, guess * _FACTOR ** (_SCALES - 1)
-            # The best loss, and with it the guess, may have moved away: beyond its range a scale has to be clearly better.
+            # The best loss, and the guess with it, may have moved: beyond its range a scale has to be clearly better.
             within = min(max(scale, lowest), highest)
             if within != scale and evidence(scale) > evidence(within) + _CLEARLY:
                 return scale
