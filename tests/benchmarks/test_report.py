@@ -74,14 +74,6 @@ def test_where_values_mislead_we_are_held_to_the_best_at_full_fidelity_and_to_th
     assert (cheap.limit, cheap.holds) == (9.0, True) and "logei_cheap" in cheap.name
 
 
-def test_a_rival_that_is_too_slow_for_all_of_the_budget_is_met_where_it_got_to():
-    runs = [run("takg", seed, [0.5, 0.3, 0.1] + [0.01] * 17, problem="mute") for seed in range(2)]
-    runs += [run("qmfkg", 0, [9.0, 0.2, 0.2], problem="mute"), run("qmfkg", 1, [9.0, 0.4], problem="mute")]
-    (bar,) = _bars.bars_of(runs, ["mute"], 20.0)
-    assert (bar.value, bar.limit, bar.holds) == (0.3, pytest.approx(0.3), True)
-    assert bar.name == "mute: median regret at cost 2 against qmfkg"
-
-
 def test_below_a_hundred_thousandth_nobody_is_better():
     runs = [run("takg", 0, [9e-6] * 20, problem="static"), run("ei", 0, [1e-9] * 20, problem="static")]
     (bar,) = _bars.bars_of(runs, ["static"], 20.0)

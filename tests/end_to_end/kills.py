@@ -100,6 +100,7 @@ class Proposal:
     start: tuple[float, ...] | None = None
     kept: tuple[tuple[float, ...], ...] = ()
     reason: dict[str, Any] = field(default_factory=dict)
+    place: int | None = None
 
 
 def scripted(study: Study) -> Study:

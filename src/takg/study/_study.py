@@ -350,11 +350,11 @@ class Study:
 
     def _committed(self, proposal: "Proposal", *, at_most: float) -> Evaluation | None:
         """Write down that an evaluation was asked for; None if others took its trial or its place."""
-        from takg.study._suggest import initial
-
         while len(self.state.evaluations) < at_most:
             state = self.state
             if proposal.place not in (None, len(state.evaluations)):  # others were given that one meanwhile
+                from takg.study._suggest import initial
+
                 proposal = initial(self.plan, len(state.evaluations))
             event = Asked(
                 evaluation=len(state.evaluations),
