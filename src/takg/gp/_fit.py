@@ -106,13 +106,24 @@ def fit(
         raise InputError(f"chains are of {chains.names}; expected those of this model, {names}: start without chains")
 
     with threads_for(len(rows)):
-        return _sampled(model, rows, y, seed, draws, chains, look_again, steps, most_rows)
+        return _sampled(
+            model,
+            rows,
+            y,
+            seed=seed,
+            draws=draws,
+            chains=chains,
+            look_again=look_again,
+            steps=steps,
+            most_rows=most_rows,
+        )
 
 
 def _sampled(
     model: Model,
     rows: Rows,
     y: Tensor,
+    *,
     seed: int,
     draws: int,
     chains: Chains | None,

@@ -42,7 +42,7 @@ def learn_warp_scale(
         chosen = torch.linspace(0, len(rows) - 1, _TELLING).round().long()
         rows, y = rows[chosen], y[chosen]
     centre = torch.zeros(1, len(model.priors), dtype=torch.float64)
-    start = torch.cat([centre, with_large_quirks(centre, model.priors)])
+    start = torch.cat([centre, with_large_quirks(centre, model.priors)]).unique(dim=0)  # one where there are no quirks
     if chains is not None:
         start = torch.cat([start, torch.tensor(chains.walkers, dtype=torch.float64).median(0).values[None]])
 
