@@ -26,7 +26,7 @@ class Takg(Method):
     def __init__(self, setting: Setting, *, q: int = 1, **options: Any) -> None:
         super().__init__(setting)
         self.q = q
-        self._incumbent = Incumbent()  # until the initial design is complete
+        self._incumbent = Incumbent()  # while nothing finite was seen
         self._runs: dict[int, int] = {}  # trial: run
         self._storage = MemoryStorage()
         self.study = takg.create_study(
@@ -53,7 +53,7 @@ class Takg(Method):
             self.study.tell(evaluation, trace=[(self._named(s), y) for s, y in reply.trace], cost=reply.cost)
 
     def recommend(self) -> Point:
-        if len(self.study.state.evaluations) < self.setting.initial_size:
+        if self.study.belief() is None:
             return self._incumbent.x
         return self._x(self.study.best.config)
 
