@@ -167,3 +167,12 @@ def test_fabolas_learns_more_of_the_target_at_a_higher_fidelity():
     with torch.no_grad():
         low, high = information_gain(model, representers, places, seed=0).tolist()
     assert high > low
+
+
+def test_takg_is_judged_by_what_its_study_recommends_from_the_first_value_on():
+    simulator = Simulator(QUADRATIC, 0)
+    method = build("takg", simulator.setting)
+    for _ in range(simulator.setting.initial_size - 1):
+        requests = method.ask()
+        method.tell(requests, simulator.evaluate(requests))
+        assert method.recommend() == tuple(method.study.best.config[f"x{i}"] for i in range(2))
