@@ -3,7 +3,7 @@
     python benchmarks/regret.py --problem branin --methods takg,ei --seeds 10 --budget 10 --jobs 2 --json regret.json
 
 Every evaluation is written down in --results at once. The same command again takes up what was stopped, and one with
-more seeds, methods or budget adds to what is there. `benchmarks/report.py` makes the table and the figure.
+more seeds (`--seeds 10-19`), methods or budget adds to what is there. `benchmarks/report.py` makes tables and figures.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from rivals import METHODS, MissingLibraryError, Run, play  # noqa: E402
 from takg.errors import InputError  # noqa: E402
 from takg.problems.catalogue import GROUPS, find_problem  # noqa: E402
 
-QUICK = {"problem": "branin", "methods": "random,hyperband,takg", "seeds": 1, "budget": 0.6}
-DEFAULTS = {"problem": "paper", "methods": "takg,random", "seeds": 10, "budget": 10.0}
+QUICK = {"problem": "branin", "methods": "random,hyperband,takg", "seeds": range(1), "budget": 0.6}
+DEFAULTS = {"problem": "paper", "methods": "takg,random", "seeds": range(10), "budget": 10.0}
 PACKAGES = ("torch", "numpy", "botorch", "gpytorch", "optuna", "smac", "dehb", "onnxruntime")
 
 
@@ -136,11 +136,22 @@ def _line(run: Run, result: dict[str, Any], seconds: float) -> str:
     )
 
 
+def seeds(text: str) -> range:
+    """ "3" is 0, 1 and 2; "5-9" is what it looks like."""
+    parts = text.split("-")
+    if not (1 <= len(parts) <= 2 and all(part.isdecimal() for part in parts)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, or the first and the last as in 5-9")
+    chosen = range(int(parts[0]), int(parts[1]) + 1) if len(parts) == 2 else range(int(text))
+    if not chosen:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at least one seed")
+    return chosen
+
+
 def parse() -> argparse.Namespace:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--problem", help=f"names, or the groups {', '.join(GROUPS)}; several with commas")
     parser.add_argument("--methods", help=f"with commas, out of: {', '.join(METHODS)}")
-    parser.add_argument("--seeds", type=int, help="how many, from 0 on")
+    parser.add_argument("--seeds", type=seeds, help="how many, from 0 on; or 5-9, the first and the last")
     parser.add_argument("--budget", type=float, help="in full trainings")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each on one thread")
     parser.add_argument("--results", type=Path, default=Path("results"), help="where runs are kept")
@@ -156,8 +167,8 @@ def parse() -> argparse.Namespace:
         parser.error(f"--problem: {unknown[0]!r} is unknown; expected {', '.join([*GROUPS, *sorted(known)])}")
     if unknown := [name for name in args.methods if name not in METHODS]:
         parser.error(f"--methods: {unknown[0]!r} is unknown; expected {', '.join(METHODS)}")
-    if args.seeds < 1 or args.jobs < 1 or not args.budget > 0:
-        parser.error("--seeds and --jobs: expected at least 1; --budget: expected a number > 0")
+    if args.jobs < 1 or not args.budget > 0:
+        parser.error("--jobs: expected at least 1; --budget: expected a number > 0")
     return args
 
 
@@ -166,7 +177,7 @@ def main() -> int:
     runs = [
         Run(problem=problem, method=method, seed=seed, directory=args.results)
         for problem in args.problems
-        for seed in range(args.seeds)  # all methods on one seed before the next: what is there is comparable
+        for seed in args.seeds  # all methods on one seed before the next: what is there is comparable
         for method in args.methods
     ]
     try:
@@ -175,7 +186,7 @@ def main() -> int:
         return 130
     bars = [at_least("runs that finished", len(results), len(runs)), *bars_of(results, args.problems, args.budget)]
     summary = [{key: value for key, value in one.items() if key != "curve"} for one in results]
-    return finish(args, {"budget": args.budget, "seeds": args.seeds, "runs": summary}, bars, installed())
+    return finish(args, {"budget": args.budget, "seeds": list(args.seeds), "runs": summary}, bars, installed())
 
 
 def commit() -> str | None:

@@ -240,15 +240,25 @@ def test_a_run_that_was_made_again_replaces_what_was_published_of_it(tmp_path):
 @pytest.mark.slow
 def test_the_runner_goes_on_without_a_method_that_fails_and_ends_with_bars(tmp_path):
     command = [sys.executable, "regret.py", "--problem", "branin,taskset-0", "--methods", "random,hyperband"]
-    command += ["--seeds", "1", "--budget", "1.5", "--results", str(tmp_path / "results")]
+    command += ["--seeds", "3-3", "--budget", "1.5", "--results", str(tmp_path / "results")]
     command += ["--json", str(tmp_path / "regret.json")]
     environment = {name: value for name, value in os.environ.items() if name != "TAKG_DATA"}
     environment["PYTHONPATH"] = str(BENCHMARKS.parent / "src")
     done = subprocess.run(command, cwd=BENCHMARKS, env=environment, capture_output=True, text=True, check=False)
     found = json.loads((tmp_path / "regret.json").read_text())
-    assert [(one["problem"], one["method"]) for one in found["runs"]] == [("branin", "random"), ("branin", "hyperband")]
+    runs = [(one["problem"], one["method"], one["seed"]) for one in found["runs"]]
+    assert runs == [("branin", "random", 3), ("branin", "hyperband", 3)]
     assert "taskset-0" in done.stdout
     assert "--data or TAKG_DATA" in done.stdout
     assert list(found)[-1] == "bars"
     assert found["bars"] == [{"name": "runs that finished", "value": 2, "limit": 4, "holds": False}]
     assert done.returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["0", "9-5", "few"])
+def test_seeds_that_are_none_are_refused_with_what_was_expected(text):
+    command = [sys.executable, "regret.py", f"--seeds={text}"]
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"argument --seeds: {text!r}: expected" in done.stderr
