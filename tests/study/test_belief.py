@@ -26,13 +26,13 @@ def loss(x: float) -> float:
     return TURN / 3 + TURN * math.sinh(2.1 + 2.1 * math.sin(14 * x))
 
 
-def study_of(directory: Path, count: int, **options: object) -> Study:
+def study_of(directory: Path, count: int, *, shift: float = 0.0, **options: object) -> Study:
     """With `count` full trainings on a line, at places in no order."""
     study = small_study(directory, None, space={"x": takg.Float(0.0, 1.0)}, cost="reported", samples=SAMPLES, **options)
     xs = [(0.11 + 0.381966 * i) % 1 for i in range(count)]
     script(study, *(Proposal(config={"x": x}, target=()) for x in xs))
     for x in xs:
-        study.tell(study.ask(), loss(x), cost=1.0)
+        study.tell(study.ask(), loss(x) + shift, cost=1.0)
     return study
 
 
@@ -231,3 +231,49 @@ def test_the_edge_of_what_survives_is_found(tmp_path: Path) -> None:
         x = evaluation.config["x"]
         study.tell(evaluation, (0.75 - x) ** 2 if x < 0.7 else math.nan, cost=1.0)
     assert 0.62 < study.best.config["x"] < 0.71
+
+
+# What is predicted
+
+
+def low_and_high(belief: Belief) -> Tensor:
+    """5 % and 95 % quantiles along the line: of `predict`, and as they follow from the posterior, (2, 2, n)."""
+    places = [(i / 40,) for i in range(41)]
+    found = [belief.predict(place, [()])[0] for place in places]
+    rows = belief.posterior.target_rows(torch.tensor(places, dtype=torch.float64))
+    mu, sd = belief.posterior.mean(rows), belief.posterior.variance(rows).sqrt()
+    plain = [belief.outcome.mixture_quantile(mu, sd, p) for p in (0.05, 0.95)]
+    return torch.stack([torch.tensor([[one.low for one in found], [one.high for one in found]]), torch.stack(plain)])
+
+
+def test_no_loss_is_predicted_to_be_negative_while_none_was(tmp_path: Path) -> None:
+    belief = learned(study_of(tmp_path, 5, shift=-1.2))
+    (low, high), (plain_low, plain_high) = low_and_high(belief)
+    best = belief.outcome.origin
+    assert best > 0 > plain_low.min()  # or there was nothing to mend
+    assert (low > 0).all()
+    assert (low <= high).all()
+    is_below = plain_low < best
+    assert (low[is_below] < best).all()
+    torch.testing.assert_close(low[~is_below], plain_low[~is_below], rtol=0.1, atol=0.0)  # 64 quantiles of each sample
+    torch.testing.assert_close(high[plain_high > best], plain_high[plain_high > best], rtol=0.1, atol=0.0)
+
+
+def test_losses_may_be_predicted_to_be_negative_once_one_was(tmp_path: Path) -> None:
+    belief = learned(study_of(tmp_path, 5, shift=-2.0))
+    (low, _), (plain_low, _) = low_and_high(belief)
+    assert belief.outcome.origin < 0
+    assert low.min() < belief.outcome.origin - 0.3
+    torch.testing.assert_close(low, plain_low, rtol=0.1, atol=0.1)
+
+
+def test_what_is_maximised_and_was_never_positive_is_not_predicted_to_be(tmp_path: Path) -> None:
+    """As a score that is minus a loss."""
+    study = small_study(tmp_path, None, space={"x": takg.Float(0.0, 1.0)}, direction="maximise", samples=SAMPLES)
+    xs = (0.1, 0.35, 0.6, 0.85)
+    script(study, *(Proposal(config={"x": x}, target=()) for x in xs))
+    for x in xs:
+        study.tell(study.ask(), -loss(x), cost=1.0)
+    belief = learned(study)
+    found = [belief.predict((i / 40,), [()])[0] for i in range(41)]
+    assert max(one.high for one in found) < 0

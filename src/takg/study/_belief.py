@@ -159,6 +159,7 @@ class Belief:
             mu, sd = self.posterior.mean(rows), self.posterior.variance(rows).clamp_min(0).sqrt()  # (H, r)
             # Every sample's distribution by its quantiles; the sign turns the lowest into the highest.
             losses = self.outcome.inverse(mu[:, None] + sd[:, None] * _normal_quantiles())  # (H, k, r)
+            losses = _above_zero(losses, float(self.outcome.inverse(self.posterior.y.min())))
             values = (self.plan.sign * losses).flatten(0, 1).sort(0).values  # (H k, r)
             count = len(values)
             # With the log warp the far tail, which no data support, would decide mean and sd: 1 % each is left out.
@@ -284,6 +285,11 @@ def _imagined(plan: Plan, function: CostFunction) -> list[Paid]:
         cost = float(function(config, plan.named(fidelity)))
         found.append(Paid(plan.space.to_unit(config), plan.to_s(fidelity), cost))
     return found
+
+
+def _above_zero(losses: Tensor, best: float) -> Tensor:
+    """As long as no loss was negative none is predicted to be: below the best one they fall to 0, not through it."""
+    return torch.where(losses < best, best * ((losses - best) / best).exp(), losses) if best > 0 else losses
 
 
 def _normal_quantiles() -> Tensor:
