@@ -22,6 +22,19 @@ def test_ends_inside_are_reached_and_others_as_far_as_halving_finds():
     assert DISC - 5 / 16 <= lengths[2] <= DISC
 
 
+def test_only_what_is_out_is_looked_at_again():
+    asked = []
+
+    def counted(x):
+        asked.append(x.shape[:-1].numel())
+        return in_disc(x)
+
+    ends = torch.tensor([[0.6, 0.0], [0.0, 1.0], [0.1, 0.2]], dtype=torch.float64)
+    found = furthest_allowed(counted, torch.zeros(2, dtype=torch.float64), ends)
+    assert asked == [3, 1, 1, 1, 1]
+    assert torch.equal(found[[0, 2]], ends[[0, 2]])
+
+
 def test_where_only_the_start_is_allowed_one_stays_there():
     start = torch.tensor([[0.25, 0.5]], dtype=torch.float64)
     found = furthest_allowed(lambda x: (x == start).all(-1), start, start + 0.1)

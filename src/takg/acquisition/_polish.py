@@ -5,22 +5,17 @@ problem that is solved is left alone. Arrays only: `_inner.py` says what they me
 """
 
 import math
-from typing import Any
 
 import numpy as np
-from numba import njit
 
-_compiled: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+from takg.numerics.compiled import compiled, decay
 
-_LOG2_E, _LN_2 = 1 / math.log(2), math.log(2)
-_HALVES = 2.0 ** -np.arange(1075.0)
-_LARGEST = 740.0  # exp(-x) is 0 beyond
 _SQRT5 = math.sqrt(5.0)
 _TINY = 2.2250738585072014e-308
 _ENOUGH = 0.1  # share of a plain gradient step's gain below which a Newton step that the box has cut is not taken
 
 
-@_compiled
+@compiled
 def polished(  # type: ignore[no-untyped-def]
     is_matern,
     shared,
@@ -93,7 +88,7 @@ def polished(  # type: ignore[no-untyped-def]
                 x[s, p, i] = min(max(y[i] * scale[s, i], 0.0), 1.0)
 
 
-@_compiled
+@compiled
 def _value(is_matern, y, centres, w, own, v, k, a, b, t):  # type: ignore[no-untyped-def]
     """f without its constant; fills k, and a and b with what multiplies differences, and their products, below."""
     d, u = centres.shape
@@ -107,7 +102,7 @@ def _value(is_matern, y, centres, w, own, v, k, a, b, t):  # type: ignore[no-unt
     if is_matern:
         for j in range(u):
             t[j] = _SQRT5 * math.sqrt(t[j])
-        _decay(t, k)
+        decay(t, k)
         for j in range(u):
             a[j] = w[j] * k[j] * (1 + t[j]) * (-5.0 / 3.0)
             b[j] = w[j] * k[j] * (25.0 / 3.0)
@@ -116,7 +111,7 @@ def _value(is_matern, y, centres, w, own, v, k, a, b, t):  # type: ignore[no-unt
     else:
         for j in range(u):
             t[j] *= 0.5
-        _decay(t, k)
+        decay(t, k)
         for j in range(u):
             b[j] = w[j] * k[j]
             a[j] = -b[j]
@@ -126,7 +121,7 @@ def _value(is_matern, y, centres, w, own, v, k, a, b, t):  # type: ignore[no-unt
     return f
 
 
-@_compiled
+@compiled
 def _derivatives(is_matern, y, centres, own, v, a, b, g, h):  # type: ignore[no-untyped-def]
     """Gradient and Hessian (its lower triangle) of f at y, from the a and b that `_value` left."""
     d, u = centres.shape
@@ -154,7 +149,7 @@ def _derivatives(is_matern, y, centres, own, v, a, b, g, h):  # type: ignore[no-
             h[i, i] += 2 * v[c] * slope
 
 
-@_compiled
+@compiled
 def _newton(y, g, h, upper, radius, A, is_held, move, plain):  # type: ignore[no-untyped-def]
     """The step of `takg.numerics.newton_step` in the box [0, upper]; fills move and returns its gain."""
     d = len(y)
@@ -199,7 +194,7 @@ def _newton(y, g, h, upper, radius, A, is_held, move, plain):  # type: ignore[no
     return gain
 
 
-@_compiled
+@compiled
 def _filled(A, h, is_held, shift):  # type: ignore[no-untyped-def]
     """The lower triangle of h, rows and columns that are held replaced by those of the identity, plus a shift."""
     for i in range(len(A)):
@@ -208,7 +203,7 @@ def _filled(A, h, is_held, shift):  # type: ignore[no-untyped-def]
         A[i, i] += (1.0 if is_held[i] else 0.0) + shift
 
 
-@_compiled
+@compiled
 def _is_factorised(A):  # type: ignore[no-untyped-def]
     """Put the Cholesky factor in place of the lower triangle; False if there is none."""
     for i in range(len(A)):
@@ -225,7 +220,7 @@ def _is_factorised(A):  # type: ignore[no-untyped-def]
     return True
 
 
-@_compiled
+@compiled
 def _square(x, y):  # type: ignore[no-untyped-def]
     total = 0.0
     for i in range(len(x)):
@@ -233,34 +228,12 @@ def _square(x, y):  # type: ignore[no-untyped-def]
     return total
 
 
-@_compiled
+@compiled
 def _profile(is_matern, square):  # type: ignore[no-untyped-def]
     """phi and its first two derivatives by the squared distance."""
     if is_matern:
         r = math.sqrt(5 * square)
-        decay = math.exp(-r)
-        return (1 + r + r * r / 3) * decay, -(5.0 / 6.0) * (1 + r) * decay, (25.0 / 12.0) * decay
-    decay = math.exp(-0.5 * square)
-    return decay, -0.5 * decay, 0.25 * decay
-
-
-@_compiled
-def _decay(t, k):  # type: ignore[no-untyped-def]
-    """exp(-t) for t >= 0 to the last digit, in steps that a vector unit can take several of at once."""
-    for j in range(len(t)):
-        x = t[j] if t[j] < _LARGEST else _LARGEST  # also for NaN, which would be an index to nowhere below
-        n = math.floor(x * _LOG2_E + 0.5)
-        r = n * _LN_2 - x  # at most log(2) / 2 in size, where 13 terms of the series are exact
-        p = 1.0 + r / 13
-        p = 1.0 + p * r / 12
-        p = 1.0 + p * r / 11
-        p = 1.0 + p * r / 10
-        p = 1.0 + p * r / 9
-        p = 1.0 + p * r / 8
-        p = 1.0 + p * r / 7
-        p = 1.0 + p * r / 6
-        p = 1.0 + p * r / 5
-        p = 1.0 + p * r / 4
-        p = 1.0 + p * r / 3
-        p = 1.0 + p * r / 2
-        k[j] = (1.0 + p * r) * _HALVES[int(n)]
+        e = math.exp(-r)
+        return (1 + r + r * r / 3) * e, -(5.0 / 6.0) * (1 + r) * e, (25.0 / 12.0) * e
+    e = math.exp(-0.5 * square)
+    return e, -0.5 * e, 0.25 * e

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from takg.gp._kernels import fidelity_covariance, profile, profile_slope, squared_distances, trend_basis
+from takg.gp._kernels import fidelity_covariance, profile, profile_slope, trend_basis
 from takg.gp._model import Hyperparameters, Model
 from takg.gp._posterior import Posterior
 from takg.gp._rows import Rows
@@ -32,23 +32,37 @@ class FoldedMean:
 
     def __call__(self, x_new: Tensor) -> Tensor:
         """(..., c, d) -> (H, ..., c)."""
-        H, u = self.weights.shape
+        flat = x_new.reshape(-1, self.model.d)
         if self.gradient_weights is None and not torch.is_grad_enabled():
-            scale = self.theta.lengthscale[:, None, :]  # (H, 1, d)
-            distance = squared_distances(x_new.reshape(-1, self.model.d) / scale, self.centres / scale)
-        else:  # to the last digit, and differences are needed
-            diff = x_new[..., :, None, :] - self.centres  # (..., c, u, d)
-            precision = self.theta.lengthscale**-2  # (H, d)
-            flat = diff.reshape(-1, self.model.d)
-            distance = (precision @ (flat * flat).mT).reshape(H, -1, u)  # (H, points, u)
-        mean = self.offset[:, None] + (profile(self.model.design_kernel, distance) @ self.weights[..., None])[..., 0]
+            mean = self.offset[:, None] + self._sums(flat)
+        else:
+            mean = self.offset[:, None] + self._differentiable_sums(flat)
+        if self.slopes is not None:
+            mean = mean + self.slopes @ flat.mT
+        return mean.reshape(-1, *x_new.shape[:-1])
+
+    def _sums(self, points: Tensor) -> Tensor:
+        """(P, d) -> (H, P)."""
+        from takg.gp._sums import fill_sums  # on first use: Numba takes its time
+
+        found = torch.empty(len(self.weights), len(points), dtype=torch.float64)
+        given = (points, self.centres, self.theta.lengthscale, self.weights)
+        is_matern = self.model.design_kernel == "matern52"
+        fill_sums(is_matern, *(one.detach().contiguous().numpy() for one in given), found.numpy())
+        return found
+
+    def _differentiable_sums(self, points: Tensor) -> Tensor:
+        """(P, d) -> (H, P), with what derivatives were observed."""
+        H, u = self.weights.shape
+        diff = points[:, None, :] - self.centres  # (P, u, d)
+        precision = self.theta.lengthscale**-2  # (H, d)
+        distance = (precision @ diff.square().reshape(-1, self.model.d).mT).reshape(H, -1, u)  # (H, P, u)
+        found = (profile(self.model.design_kernel, distance) @ self.weights[..., None])[..., 0]
         if self.gradient_weights is not None:
             scaled = -2 * precision[:, None, :] * self.gradient_weights  # (H, u, d): du/dc_k = -2 diff_k / l_k^2
-            along = torch.einsum("pud,hud->hpu", flat.reshape(-1, u, self.model.d), scaled)
-            mean = mean + (profile_slope(self.model.design_kernel, distance) * along).sum(-1)
-        if self.slopes is not None:
-            mean = mean + self.slopes @ x_new.reshape(-1, self.model.d).mT
-        return mean.reshape(H, *x_new.shape[:-1])
+            along = torch.einsum("pud,hud->hpu", diff, scaled)
+            found = found + (profile_slope(self.model.design_kernel, distance) * along).sum(-1)
+        return found
 
 
 def folded_target_mean(post: Posterior) -> FoldedMean:

@@ -21,12 +21,15 @@ def allowed_part(allowed: Allowed | None, points: Tensor) -> Tensor:
 
 def furthest_allowed(allowed: Allowed, start: Tensor, end: Tensor) -> Tensor:
     """The ends (..., d) that are allowed; of the others a point on the way from the start, as far as halving finds."""
-    is_there = allowed(end)
-    if is_there.all():
+    is_out = ~allowed(end)
+    if not is_out.any():
         return end
-    share, step = torch.zeros_like(is_there, dtype=end.dtype), 1.0
+    start, way = start.expand_as(end)[is_out], (end - start)[is_out]  # (k, d)
+    share, step = torch.zeros_like(way[:, :1]), 1.0
     for _ in range(_HALVINGS):
         step /= 2
         further = share + step
-        share = torch.where(allowed(start + further[..., None] * (end - start)), further, share)
-    return torch.where(is_there[..., None], end, start + share[..., None] * (end - start))
+        share = torch.where(allowed(start + further * way)[:, None], further, share)
+    found = end.clone()
+    found[is_out] = start + share * way
+    return found
