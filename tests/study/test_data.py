@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small import further, new, script, small_study
 
 import takg
@@ -47,14 +48,14 @@ def test_the_model_always_minimises(tmp_path: Path, direction: str, sign: float)
     assert study.trials[0].value == 0.5  # as the user said it
 
 
-def test_a_divergence_is_seen_where_it_came_and_at_the_end_beside_the_points_before_it(tmp_path: Path) -> None:
+def test_a_divergence_is_seen_from_where_it_came_to_the_end_beside_the_points_before_it(tmp_path: Path) -> None:
     fidelities = {"epochs": takg.Fidelity(1, 20, trace=True), "data": takg.Fidelity(10, 100, trace=False)}
     study = small_study(tmp_path, fidelities, cost="reported")
     script(study, Proposal(config={"x": 0.25, "y": 0.75}, target=(10, 50)))
     study.tell(study.ask(), trace=[(4, 0.5), (5, math.inf)], cost=1.0)
     [point, *bad] = observed(study.plan, study.state, designs(study.plan, study.state))
     assert (point.s, point.y) == ((0.2, 0.5), 0.5)
-    assert [row.s for row in bad] == [(0.25, 0.5), (1.0, 0.5)]
+    assert [row.s for row in bad] == [(0.25, 0.5), (pytest.approx(0.5), 0.5), (pytest.approx(0.75), 0.5), (1.0, 0.5)]
     assert all(math.isnan(row.y) for row in bad)
 
 
@@ -133,3 +134,20 @@ def test_what_learns_fast_next_to_what_diverges_is_expected_to_end_well(tmp_path
         told(study, *([(1, math.nan)] if x > 0.8 else slow))
     at_once, never = (study.belief().predict((x, 0.5), [(1.0,)])[0].mean for x in (0.75, 0.2))
     assert at_once < never
+
+
+@pytest.mark.slow
+def test_what_has_diverged_is_not_taken_to_recover_later_on(tmp_path: Path) -> None:
+    """With labels where it diverged and at the end only, it seemed to survive in between, and was tried 150 times."""
+    study = small_study(tmp_path, initial=1, cost="reported", samples=4, seed=2)
+    places = [(x, y / 6) for x in (0.1, 0.3, 0.5, 0.7, 0.93, 0.95, 0.97, 0.99) for y in range(1, 6)]
+    script(study, *(new(3, x=x, y=y) for x, y in places))
+    for x, _ in places:
+        lasts = int(20 * (1 - x) / 0.5)  # epochs
+        told(study, *[(epoch, 0.7 - 0.1 * epoch if epoch <= lasts else math.nan) for epoch in (1, 2, 3)])
+    survival = study.belief().survival
+    assert survival is not None
+    s = torch.linspace(0.15, 1.0, 18, dtype=torch.float64)[:, None]
+    with torch.no_grad():
+        chance = torch.stack([survival(torch.tensor((0.99, y), dtype=torch.float64), s) for y in (0.25, 0.6)])
+    assert chance.max() < 0.5

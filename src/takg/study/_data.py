@@ -10,6 +10,8 @@ from takg.study._plan import Plan
 Point = tuple[float, ...]
 CostFunction = Callable[[Config, dict[str, float]], float]
 
+_AFTERWARDS = (0.0, 1 / 3, 2 / 3, 1.0)  # of what is left of a training when it diverges
+
 
 class Row(NamedTuple):
     """One value that the model sees, or that is under way."""
@@ -45,7 +47,7 @@ def observed(plan: Plan, state: StudyState, xs: Sequence[Point]) -> list[Row]:
                 # What has diverged stays so. Were only its end known to be bad, all that is like it so far would seem
                 # to end as badly.
                 since = min((at for at in evaluation.points if at not in finite), default=evaluation.asked.target)
-                bad |= {plan.to_s(since): None, _trained_to_the_end(plan, plan.to_s(since)): None}
+                bad |= dict.fromkeys(_from_there_on(plan, plan.to_s(since)))
             kept |= {at: finite[at] for at in _nearest(plan, wanted(plan, evaluation), finite)}
         rows += [Row(x, plan.to_s(at), plan.sign * value) for at, value in kept.items()]
         rows += [Row(x, s, math.nan) for s in bad]
@@ -90,8 +92,12 @@ def paid(plan: Plan, state: StudyState, xs: Sequence[Point]) -> list[Paid]:
     return found
 
 
-def _trained_to_the_end(plan: Plan, s: Point) -> Point:
-    return tuple(1.0 if j in plan.fidelities.trace_dims else value for j, value in enumerate(s))
+def _from_there_on(plan: Plan, s: Point) -> list[Point]:
+    """From s to the end of the training, a few places on the way: with the ends alone it seemed to recover between."""
+    return [
+        tuple(value + (1.0 - value) * share if j in plan.fidelities.trace_dims else value for j, value in enumerate(s))
+        for share in _AFTERWARDS
+    ]
 
 
 def _nearest(plan: Plan, places: Iterable[FidelityValues], points: dict[FidelityValues, float]) -> list[FidelityValues]:
