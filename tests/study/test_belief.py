@@ -173,8 +173,11 @@ def test_the_scale_is_stored_with_the_next_suggestion(tmp_path: Path) -> None:
 
 
 def test_a_prediction_has_the_quantiles_of_the_mixture(tmp_path: Path) -> None:
-    """Those of the recommendation are roots of the mixture's distribution function, with six rows far apart."""
-    belief = learned(study_of(tmp_path, 6))
+    """Those of the recommendation are roots of the mixture's distribution function, with six rows far apart.
+
+    Some losses are negative, so that predictions may be.
+    """
+    belief = learned(study_of(tmp_path, 6, shift=-2.0))
     expected = belief.recommended.quantiles
     found = belief.predict(tuple(belief.recommended.x.tolist()), [()])[0]
     spread = expected[0.95] - expected[0.05]

@@ -288,8 +288,8 @@ def _imagined(plan: Plan, function: CostFunction) -> list[Paid]:
 
 
 def _above_zero(losses: Tensor, best: float) -> Tensor:
-    """As long as no loss was negative none is predicted to be: below the best one they fall to 0, not through it."""
-    return torch.where(losses < best, best * ((losses - best) / best).exp(), losses) if best > 0 else losses
+    """As long as no loss was negative none is predicted to be: below the best one they approach 0."""
+    return torch.where(losses < best, best / (2 - losses / best), losses) if best > 0 else losses
 
 
 def _normal_quantiles() -> Tensor:
