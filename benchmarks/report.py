@@ -24,12 +24,12 @@ from takg.problems.catalogue import GROUPS
 
 BEGIN, END = "<!-- begin: benchmarks/report.py -->", "<!-- end: benchmarks/report.py -->"
 FLOOR = 1e-8  # of the figure's logarithmic scale
-ABLATIONS = {
-    "takg_l3": "three points of a trace kept, not two",
-    "takg_zero": "0-avoiding",
-    "takg_zero_noisy": "0-avoiding with noise in C(S), as printed",
-    "takg_stochastic": "the paper's stochastic ascent, not the sample average",
-    "takg_cold": "no run is continued",
+ABLATIONS = {  # method: what it is compared with, and what it does otherwise
+    "takg_l3": ("takg", "three points of a trace kept, not two"),
+    "takg_zero": ("takg", "0-avoiding"),
+    "takg_zero_noisy": ("takg_zero", "noise in C(S), as printed"),
+    "takg_stochastic": ("takg", "the paper's stochastic ascent, not the sample average"),
+    "takg_cold": ("takg", "no run is continued"),
 }
 ABLATION_COST = 5.0
 
@@ -207,20 +207,32 @@ def rank_table(group: str, results: Results) -> str:
 
 def ablation_table(results: Results) -> str:
     """What becomes of the median regret if one thing is done otherwise, on the seeds that both have run."""
-    problems = [problem for problem, methods in results.items() if ABLATIONS.keys() & methods.keys()]
-    if not problems:
+    lines = []
+    for method, (base, change) in ABLATIONS.items():
+        for problem, methods in results.items():
+            before, after = (by_seed(methods.get(name, ()), ABLATION_COST) for name in (base, method))
+            if seeds := sorted(before.keys() & after.keys()):
+                wins, n, p = sign_test([after[i] for i in seeds], [before[i] for i in seeds])
+                medians = (f"{statistics.median(one[i] for i in seeds):.2g}" for one in (before, after))
+                cells = [f"{method}: {change}", base, problem, str(len(seeds)), *medians, f"{wins} of {n}, p = {p:.2g}"]
+                lines.append(f"| {' | '.join([*cells, _low_shares(methods[base], methods[method], seeds)])} |")
+    if not lines:
         return ""
-    lines = [f"### Ablations: median regret at cost {ABLATION_COST:g}, without and with the change", ""]
-    lines += [f"| method | change | {' | '.join(problems)} |", "|---|---|" + "---|" * len(problems)]
-    for method, change in ABLATIONS.items():
-        cells = []
-        for problem in problems:
-            ours, theirs = (by_seed(results[problem].get(name, ()), ABLATION_COST) for name in ("takg", method))
-            shared = ours.keys() & theirs.keys()
-            before, after = (statistics.median(one[i] for i in shared) if shared else 0.0 for one in (ours, theirs))
-            cells.append(f"{before:.2g}, {after:.2g} ({len(shared)} seeds)" if shared else "")
-        lines.append(f"| {method} | {change} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    head = [
+        f"### Ablations: median regret at cost {ABLATION_COST:g}",
+        "",
+        "| method | against | problem | seeds | without | with | lower with | below s = 0.05, without and with |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join(head + lines) + "\n"
+
+
+def _low_shares(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
+    """Mean shares of what was spent, where both have spent as much."""
+    groups = [[run for run in runs if run["seed"] in seeds] for runs in (before, after)]
+    if len({run["budget"] for group in groups for run in group}) > 1:
+        return ""
+    return ", ".join(f"{statistics.mean(run['low_share'] for run in group):.0%}" for group in groups)
 
 
 def _all_runs(results: Results) -> list[dict[str, Any]]:

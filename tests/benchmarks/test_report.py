@@ -133,17 +133,27 @@ def test_the_table_of_ranks_has_a_row_for_each_method_the_best_first():
 def test_ablations_are_compared_on_the_seeds_that_both_have_run():
     methods = {
         "takg": [run("takg", i, [0.1 * (i + 1)] * 10) for i in range(5)],
-        "takg_zero": [run("takg_zero", i, [0.7] * 10) for i in range(3)],
+        "takg_zero": [run("takg_zero", i, [0.15] * 10) for i in range(3)],
+        "takg_zero_noisy": [run("takg_zero_noisy", i, [0.7] * 10) for i in (1, 2, 3)],
         "takg_cold": [run("takg_cold", 0, [0.7] * 2)],  # did not get there
     }
     text = report.ablation_table({"branin": methods, "hartmann3": {"takg": methods["takg"]}})
-    head, _, *rows = text.splitlines()[2:]
-    assert head == "| method | change | branin |"
-    assert {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows} == {
-        **{f"| {method}": " |" for method in ("takg_l3", "takg_zero_noisy", "takg_stochastic", "takg_cold")},
-        "| takg_zero": "0.2, 0.7 (3 seeds) |",
-    }
+    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+    assert head[1:7] == ["against", "problem", "seeds", "without", "with", "lower with"]
+    assert [row[1:7] for row in rows] == [
+        ["takg", "branin", "3", "0.2", "0.15", "2 of 3, p = 1"],
+        ["takg_zero", "branin", "2", "0.15", "0.7", "0 of 2, p = 0.5"],
+    ]
+    assert [row[0].split(":")[0] for row in rows] == ["takg_zero", "takg_zero_noisy"]
     assert report.ablation_table({"hartmann3": {"takg": methods["takg"]}}) == ""
+
+
+def test_shares_of_cheap_evaluations_are_compared_where_as_much_was_spent():
+    base = [{**run("takg", 0, [0.1] * 10), "low_share": 0.25}]
+    change = [{**run("takg_zero", 0, [0.1] * 10), "low_share": 0.04}]
+    assert report.ablation_table({"branin": {"takg": base, "takg_zero": change}}).endswith("| 25%, 4% |\n")
+    change[0]["budget"] *= 2
+    assert report.ablation_table({"branin": {"takg": base, "takg_zero": change}}).endswith("|  |\n")
 
 
 def test_quantiles_are_linear_between_the_order_statistics():
