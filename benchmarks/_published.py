@@ -57,7 +57,7 @@ def _thinned(run: Result) -> Result:
 
 
 def _short(value: Any) -> Any:
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _read(path: Path) -> Iterable[Result]:
