@@ -62,7 +62,7 @@ def play(
 def _played(
     run: Run, problem: Problem, budget: float, make: Callable[..., Method], most: int, engine: str | None
 ) -> dict[str, Any]:
-    simulator, method, curve = _resumed(run, problem, make)
+    simulator, method, curve = _resumed(run, problem, make, budget, most)
     with run.log.open("a") as log:
         while simulator.cost < budget and simulator.suggestions < most:
             began = time.process_time()
@@ -117,10 +117,12 @@ def read_curve(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _resumed(run: Run, problem: Problem, make: Callable[..., Method]) -> tuple[Simulator, Method, list[dict[str, Any]]]:
+def _resumed(
+    run: Run, problem: Problem, make: Callable[..., Method], budget: float, most: int
+) -> tuple[Simulator, Method, list[dict[str, Any]]]:
     """Simulator, method and curve as they were when the run was stopped; a run that cannot be replayed starts over."""
     lines = read_curve(run.log)
-    simulator = Simulator(problem, run.seed)
+    simulator = Simulator(problem, run.seed, budget=budget, most=most)
     method = make(run.method, simulator.setting)
     if lines and method.resumes_by == "state":
         saved = json.loads(run.state.read_text()) if run.state.exists() else {"lines": 0}
@@ -134,7 +136,7 @@ def _resumed(run: Run, problem: Problem, make: Callable[..., Method]) -> tuple[S
         requests = [Request(tuple(one["x"]), tuple(one["s"]), one["run"], one["gradient"]) for one in line["requests"]]
         if method.resumes_by == "asking" and method.ask() != requests:
             run.log.unlink()
-            return _resumed(run, problem, make)
+            return _resumed(run, problem, make, budget, most)
         replies = simulator.evaluate(requests)
         if method.resumes_by != "state":
             method.tell(requests, replies)

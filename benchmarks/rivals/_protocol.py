@@ -60,6 +60,8 @@ class Setting:
     cost: Callable[[Tensor, Tensor], Tensor] | None  # (..., d), (..., m) -> (...); None: see what you have paid
     seed: int
     pool: tuple[Point, ...] | None = None  # the only designs there are; what is asked for means the nearest of them
+    budget: float = math.inf  # at which the run ends, unless it has come to
+    most: int | None = None  # suggestions before
 
     @property
     def m(self) -> int:

@@ -15,7 +15,7 @@ LOW = 0.05  # money spent on evaluations with a fidelity below this is counted
 class Simulator:
     """A problem that answers requests. `cost` is what was paid, `low_cost` what of it went below s = 0.05."""
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: Problem, seed: int, *, budget: float = math.inf, most: int | None = None) -> None:
         if len(problem.fidelities.trace_dims) > 1:
             raise ValueError(f"{problem.name} has {len(problem.fidelities.trace_dims)} traces; expected at most one")
         self.problem, self.seed = problem, seed
@@ -26,6 +26,8 @@ class Simulator:
             cost=problem.cost if problem.cost_is_known else None,
             seed=seed,
             pool=problem.pool,
+            budget=budget,
+            most=most,
         )
         self.cost = self.low_cost = 0.0
         self.suggestions = 0

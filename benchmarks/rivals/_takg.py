@@ -41,7 +41,9 @@ class Takg(Method):
         )
 
     def ask(self) -> list[Request]:
-        self._asked = self.study.ask(self.q)
+        setting, study = self.setting, self.study
+        affords_full = setting.most is not None and study.affords_full(evaluations=setting.most, cost=setting.budget)
+        self._asked = study.ask(self.q, per_cost=not affords_full)
         return [self._request(evaluation) for evaluation in self._asked]
 
     def tell(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:

@@ -397,8 +397,8 @@ def test_two_askers_at_once_get_different_evaluations(tmp_path: Path, store: Cal
     other = takg.load_study(storage=study.log.storage)
     ideas, propose = [], study._proposals
 
-    def overtaken(count: int) -> Any:
-        idea = propose(count)
+    def overtaken(count: int, *, per_cost: bool) -> Any:
+        idea = propose(count, per_cost=per_cost)
         if not ideas:
             ideas.append(other.ask())
         return idea

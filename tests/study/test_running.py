@@ -314,8 +314,8 @@ def test_the_last_evaluation_is_not_asked_for_twice(study: Study, tmp_path: Path
     other = reloaded(tmp_path)
     propose = study._proposals
 
-    def overtaken(count: int) -> Any:
-        idea = propose(count)
+    def overtaken(count: int, *, per_cost: bool) -> Any:
+        idea = propose(count, per_cost=per_cost)
         other.optimize(trainings.trained, evaluations=3)
         return idea
 
@@ -328,8 +328,8 @@ def test_one_who_is_always_overtaken_gets_its_turn(study: Study, tmp_path: Path)
     other = reloaded(tmp_path)
     propose = study._proposals
 
-    def overtaken(count: int) -> Any:
-        idea = propose(count)
+    def overtaken(count: int, *, per_cost: bool) -> Any:
+        idea = propose(count, per_cost=per_cost)
         other.tell(other.ask(), 0.5)
         return idea
 

@@ -81,9 +81,10 @@ def initial(plan: Plan, index: int) -> Proposal:
     return Proposal(config=config, target=target, kept=kept, reason={"why": "initial design"}, place=index)
 
 
-def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int) -> Proposals:
+def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int, per_cost: bool = True) -> Proposals:
     """n evaluations chosen by the acquisition function, those under way taken into account.
 
+    They are the best for their cost, or without `per_cost` the best at any cost.
     Up to eight are chosen jointly. More have to be chosen faster than that: as many workers wait. They are the highest
     hills of one search, at most sixteen at a time, those before them under way.
     """
@@ -91,7 +92,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
     chosen: list[Proposal] = []
     dropped: list[tuple[int, str]] = []
     with threads_for(belief.posterior.n):
-        acquisition = _acquisition(plan, state, belief, seed)
+        acquisition = _acquisition(plan, state, belief, seed, per_cost=per_cost)
     region = _region(plan)
     winners = belief.memory.winners
     while len(chosen) < n:
@@ -111,12 +112,14 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
         )
         winners = tuple(tuple(row) for row in found.winners.tolist())
         all_found = (found, *found.runners_up)
-        proposals = [_proposal(plan, belief, basket, one, i) for one in all_found for i in range(len(one.x))]
+        proposals = [
+            _proposal(plan, belief, basket, one, i, per_cost=per_cost) for one in all_found for i in range(len(one.x))
+        ]
         chosen += proposals
         if len(chosen) < n:
             x, S = (torch.cat([getattr(one, name) for one in all_found]) for name in ("x", "S"))
             acquisition = acquisition.with_pending(x, S)
-        dropped += _leaving(plan, state, basket, found, proposals, before=first)
+        dropped += _leaving(plan, state, basket, found, proposals, before=first, per_cost=per_cost)
         gone = {one.trial for one in proposals} | {trial for trial, _ in dropped}
         basket = [(trial, at) for trial, at in basket if trial.id not in gone]
     return Proposals(
@@ -126,7 +129,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int)
     )
 
 
-def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Acquisition:
+def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int, *, per_cost: bool) -> Acquisition:
     to_come = rows_to_come(plan, pending(plan, state))
     among = belief.among
     if plan.fidelities.m == 0:
@@ -140,6 +143,7 @@ def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int) -> Ac
         seed=seed,
         pending=to_come,
         overhead=_overhead(plan, state),
+        per_cost=per_cost,
         survival=belief.survival,
         among=among,
     )
@@ -174,17 +178,25 @@ def _continuable(plan: Plan, state: StudyState) -> list[tuple[TrialState, Fideli
 
 
 def _proposal(
-    plan: Plan, belief: Belief, basket: Sequence[tuple[TrialState, FidelityValues]], found: Suggestion, i: int
+    plan: Plan,
+    belief: Belief,
+    basket: Sequence[tuple[TrialState, FidelityValues]],
+    found: Suggestion,
+    i: int,
+    *,
+    per_cost: bool,
 ) -> Proposal:
     source = found.source[i]
     kept = _kept(plan, found.S[i])
-    gain = belief.in_loss(found.voi)
+    gain, full_trainings = belief.in_loss(found.voi), found.cost / belief.full_cost
+    error = belief.in_loss(found.standard_error)
     reason = {
         "why": "new" if source is None else "continued",
         "gain": gain,
         "cost": found.cost,
-        "value": gain / (found.cost / belief.full_cost),
-        "value_error": belief.in_loss(found.standard_error) * belief.full_cost,
+        "per_cost": per_cost,
+        "value": gain / full_trainings,
+        "value_error": error * belief.full_cost if per_cost else error / full_trainings,
         "alternatives": {
             "new": found.problem_values[-1] if source is not None or len(basket) else None,
             **{str(trial.id): value for (trial, _), value in zip(basket, found.problem_values, strict=False)},
@@ -211,6 +223,7 @@ def _leaving(
     proposals: Sequence[Proposal],
     *,
     before: int,
+    per_cost: bool,
 ) -> list[tuple[int, str]]:
     """With too many runs to keep, those of the smallest value leave; the paper's update of the basket."""
     if not plan.fidelities.trace_dims:
@@ -220,9 +233,9 @@ def _leaving(
     idle = sorted((value, trial) for value, trial in idle if trial not in taken)
     held = len(basket) + len(state.open) + before + sum(one.trial is None for one in proposals)
     excess = max(0, held - plan.options.basket)
+    per = " per cost" if per_cost else ""
     return [
-        (trial, f"its value of {value:.3g} per cost was the smallest of {len(basket)}")
-        for value, trial in idle[:excess]
+        (trial, f"its value of {value:.3g}{per} was the smallest of {len(basket)}") for value, trial in idle[:excess]
     ]
 
 
