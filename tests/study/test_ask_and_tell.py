@@ -12,7 +12,8 @@ from small import events, further, kinds, last, new, reloaded, script, small_stu
 import takg
 from takg.errors import InputError, StaleError, StudyError
 from takg.records import Asked, Finished, Given, fold
-from takg.study import Study, Trial
+from takg.study import Evaluation, Study, Trial
+from takg.study._suggest import Proposal
 from takg.study._view import viewed
 
 FOUR = {
@@ -35,6 +36,12 @@ def told(study: Study, *, saved: str | None = "model", cost: float | None = 1.0,
         (evaluation.checkpoint / "model").write_text(saved)
     study.tell(evaluation, evaluation.id * 1.0 if value is None else value, cost=cost)
     return evaluation.trial
+
+
+def trained_and_told(study: Study, evaluation: Evaluation) -> None:
+    (evaluation.checkpoint / "model").write_text("here")
+    trace = [(epoch, trainings.loss(evaluation.config, epoch)) for epoch in evaluation.steps("epochs")]
+    study.tell(evaluation, trace=trace, cost=len(trace))
 
 
 # The initial design
@@ -407,3 +414,61 @@ def test_two_askers_at_once_get_different_evaluations(tmp_path: Path, store: Cal
     mine = study.ask()
     assert (ideas[0].id, mine.id) == (0, 1)
     assert ideas[0].config != mine.config
+
+
+# What is left pays for full trainings
+
+
+@pytest.fixture
+def priced(tmp_path: Path) -> Study:
+    """Four evaluations, at a cost of 1 an epoch: a full training costs 20."""
+    study = small_study(tmp_path, cost=lambda config, fidelity: fidelity["epochs"], initial=4, samples=2)
+    for _ in range(4):
+        told(study, cost=5.0)
+    return study
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"evaluations": 7, "cost": 20 + 75}, True),  # 20 were paid, three trainings of 20 are left
+        ({"evaluations": 7, "cost": 20 + 45}, False),
+        ({"evaluations": 10, "cost": 20 + 75}, False),
+        ({"evaluations": 7, "budget": 1 + 3.75}, True),
+        ({"evaluations": 7, "budget": 1 + 2.25}, False),
+        ({"evaluations": 7, "budget": 100, "cost": 20 + 45}, False),
+        ({"evaluations": 2, "cost": 20 + 25}, True),  # there are more than that
+    ],
+)
+def test_it_is_known_when_what_is_left_pays_for_full_trainings(
+    priced: Study, limits: dict[str, Any], expected: bool
+) -> None:
+    assert priced.affords_full(**limits) is expected
+
+
+def test_what_is_under_way_is_as_good_as_paid(priced: Study) -> None:
+    script(priced, new(20), Proposal(config={"x": 0.1, "y": 0.1}, target=(20,), reason={"cost": 20.0}))
+    assert priced.affords_full(evaluations=6, cost=20 + 45)
+    priced.ask(), priced.ask()
+    assert priced.affords_full(evaluations=7, cost=20 + 45)
+    assert not priced.affords_full(evaluations=7, cost=20 + 35)
+
+
+def test_nothing_is_known_of_it_before_there_are_results_and_without_a_limit_on_the_cost(study: Study) -> None:
+    assert not study.affords_full(evaluations=1, budget=1000)
+    with pytest.raises(InputError, match="budget=None, cost=None: expected a total of at least one of them"):
+        study.affords_full(evaluations=1)
+
+
+@pytest.mark.slow
+def test_at_any_cost_a_training_goes_to_the_end(tmp_path: Path) -> None:
+    reached = {}
+    for per_cost in (True, False):
+        (tmp_path / str(per_cost)).mkdir()
+        study = small_study(tmp_path / str(per_cost), cost="reported", initial=6, samples=4)
+        for _ in range(6):
+            trained_and_told(study, study.ask())
+        evaluation = study.ask(per_cost=per_cost)
+        assert evaluation.reason["per_cost"] is per_cost
+        reached[per_cost] = evaluation.fidelity["epochs"]
+    assert reached[True] < 20 == reached[False]

@@ -106,6 +106,30 @@ def test_a_budget_is_measured_in_full_trainings(study: Study, monkeypatch: pytes
     assert len(ends(study)) == 6
 
 
+def test_evaluations_are_chosen_at_any_cost_only_once_what_is_left_pays_for_full_trainings(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def affords_full(**limits: Any) -> bool:
+        seen.append(limits)
+        return len(study.state.evaluations) >= 3
+
+    choices, propose = [], study._proposals
+
+    def noted(count: int, *, per_cost: bool) -> Any:
+        choices.append(per_cost)
+        return propose(count, per_cost=per_cost)
+
+    monkeypatch.setattr(study, "affords_full", affords_full)
+    monkeypatch.setattr(study, "_proposals", noted)
+    study.optimize(trainings.trained, evaluations=3)
+    assert choices == [True] * 3 and not seen  # without a limit on the cost there is nothing to compare
+    study.optimize(trainings.trained, evaluations=5, cost=1e6)
+    assert choices == [True] * 3 + [False] * 2
+    assert seen == [{"evaluations": 5, "budget": None, "cost": 1e6}] * 2
+
+
 # Evaluations that were lost
 
 
