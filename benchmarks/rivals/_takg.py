@@ -42,8 +42,9 @@ class Takg(Method):
 
     def ask(self) -> list[Request]:
         setting, study = self.setting, self.study
-        affords_full = setting.most is not None and study.affords_full(evaluations=setting.most, cost=setting.budget)
-        self._asked = study.ask(self.q, per_cost=not affords_full)
+        is_limited = setting.most is not None and math.isfinite(setting.budget)
+        scarcity = study.scarcity(evaluations=setting.most, cost=setting.budget) if is_limited else 0.0
+        self._asked = study.ask(self.q, overhead=scarcity)
         return [self._request(evaluation) for evaluation in self._asked]
 
     def tell(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:

@@ -449,19 +449,6 @@ def test_the_value_is_divided_by_the_cost_of_the_largest_fidelity_once(kind):
     torch.testing.assert_close(valuation.standard_error, gain.standard_error / valuation.cost)
 
 
-@each_kind
-def test_at_any_cost_the_value_is_the_information_alone(kind):
-    post = a_posterior(d=2, seed=4)
-    gen = generator(13)
-    x, S = uniform(gen, 5, 3, 2), a_set(gen, ("freeze_thaw",), 2, 5, 3)
-    frugal, lavish = (an_acquisition(kind, post, overhead=0.37, per_cost=flag) for flag in (True, False))
-    one, other = frugal.evaluate_joint(x, S), lavish.evaluate_joint(x, S)
-    assert torch.equal(one.voi, other.voi) and torch.equal(one.cost, other.cost)
-    assert torch.equal(other.value, other.voi)
-    assert torch.equal(other.standard_error, lavish.gain(x, S).standard_error)
-    assert not torch.allclose(one.value, other.value)
-
-
 def test_a_batch_costs_as_much_as_its_dearest_member():
     post = a_posterior(d=2, seed=4)
     gen = generator(14)

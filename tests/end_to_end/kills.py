@@ -106,7 +106,7 @@ class Proposal:
 def scripted(study: Study) -> Study:
     """Half of the evaluations are new trials, half go on with one; now and then, one is dropped."""
 
-    def proposals(count: int, *, per_cost: bool) -> tuple[int, Sequence[Proposal]]:
+    def proposals(count: int, *, overhead: float) -> tuple[int, Sequence[Proposal]]:
         asked = len(study.state.evaluations)
         draw = random.Random(asked)
         idle = [trial for trial in study.state.basket() if trial.checkpoint and trial.checkpoint[0] < STEPS]

@@ -183,24 +183,6 @@ def test_with_many_rows_a_search_in_stages_takes_fewer_passes_and_the_papers_asc
 
 
 @each_method
-def test_at_any_cost_the_same_maximiser_is_found_where_it_is_dear(method):
-    def steep(x, s):
-        return 0.05 + 5 * s.prod(-1)
-
-    post = a_posterior(("freeze_thaw", "data_size"), d=2)
-    found = {}
-    for per_cost in (True, False):
-        acquisition = Bump(post, cost=steep, trace_dims=(0,), seed=0, per_cost=per_cost)
-        passes = 40 if method == "sample_average" else 150
-        found[per_cost] = maximise(acquisition, BUMP_REGION, seed=0, method=method, passes=passes)
-    lavish = found[False]
-    torch.testing.assert_close(lavish.S[0, -1], tensor(Bump.s_best), rtol=0, atol=0.02)
-    assert lavish.value == lavish.voi and lavish.value > 0.99
-    assert lavish.cost == pytest.approx(float(steep(lavish.x, lavish.S[:, -1])))
-    assert found[True].cost < 0.5 * lavish.cost
-
-
-@each_method
 def test_a_maximiser_at_a_corner_is_found_exactly(method):
     plane = Plane(a_posterior((), d=2), seed=0)
     found = maximise(plane, Region(d=2, m=0), seed=0, method=method, restarts=4, raw=32, passes=60)

@@ -36,7 +36,7 @@ def script(study: Study, *proposals: Proposal | Callable[[], Proposal]) -> None:
     """What the study will suggest, in order, in place of its own ideas."""
     rest = list(proposals)
 
-    def next_ones(count: int, *, per_cost: bool) -> tuple[int, Sequence[Proposal]]:
+    def next_ones(count: int, *, overhead: float) -> tuple[int, Sequence[Proposal]]:
         one = rest.pop(0)
         return len(study.state.evaluations), [one if isinstance(one, Proposal) else one()]
 

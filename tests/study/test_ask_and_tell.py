@@ -12,6 +12,7 @@ from small import events, further, kinds, last, new, reloaded, script, small_stu
 import takg
 from takg.errors import InputError, StaleError, StudyError
 from takg.records import Asked, Finished, Given, fold
+from takg.storage import open_storage
 from takg.study import Evaluation, Study, Trial
 from takg.study._suggest import Proposal
 from takg.study._view import viewed
@@ -400,12 +401,12 @@ def test_asking_after_a_run_is_by_hand_again(study: Study, tmp_path: Path) -> No
 @pytest.mark.parametrize("store", [lambda path: path / "study.db", lambda path: None])
 def test_two_askers_at_once_get_different_evaluations(tmp_path: Path, store: Callable[[Path], Path | None]) -> None:
     """The second asks between the first one's idea and its writing it down."""
-    study = small_study(tmp_path, storage=takg.storage.open_storage(store(tmp_path)))
+    study = small_study(tmp_path, storage=open_storage(store(tmp_path)))
     other = takg.load_study(storage=study.log.storage)
     ideas, propose = [], study._proposals
 
-    def overtaken(count: int, *, per_cost: bool) -> Any:
-        idea = propose(count, per_cost=per_cost)
+    def overtaken(count: int, *, overhead: float) -> Any:
+        idea = propose(count, overhead=overhead)
         if not ideas:
             ideas.append(other.ask())
         return idea
@@ -416,12 +417,12 @@ def test_two_askers_at_once_get_different_evaluations(tmp_path: Path, store: Cal
     assert ideas[0].config != mine.config
 
 
-# What is left pays for full trainings
+# Where the number of evaluations is limited
 
 
 @pytest.fixture
 def priced(tmp_path: Path) -> Study:
-    """Four evaluations, at a cost of 1 an epoch: a full training costs 20."""
+    """Four evaluations that cost 5 each, at a cost of 1 an epoch: a full training costs 20."""
     study = small_study(tmp_path, cost=lambda config, fidelity: fidelity["epochs"], initial=4, samples=2)
     for _ in range(4):
         told(study, cost=5.0)
@@ -431,44 +432,67 @@ def priced(tmp_path: Path) -> Study:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        ({"evaluations": 7, "cost": 20 + 75}, True),  # 20 were paid, three trainings of 20 are left
-        ({"evaluations": 7, "cost": 20 + 45}, False),
-        ({"evaluations": 10, "cost": 20 + 75}, False),
-        ({"evaluations": 7, "budget": 1 + 3.75}, True),
-        ({"evaluations": 7, "budget": 1 + 2.25}, False),
-        ({"evaluations": 7, "budget": 100, "cost": 20 + 45}, False),
-        ({"evaluations": 2, "cost": 20 + 25}, True),  # there are more than that
+        ({"evaluations": 10, "cost": 20.0 + 6 * 12}, 12.0 - 5.0),  # six more could cost 12 each
+        ({"evaluations": 6, "cost": 20.0 + 2 * 12}, 12.0 - 5.0),
+        ({"evaluations": 10, "cost": 20.0 + 6 * 4}, 0.0),
+        ({"evaluations": 10, "cost": 7.0}, 0.0),  # all is spent
+        ({"evaluations": 3, "cost": 20.0 + 12}, 12.0 - 5.0),  # there are more than that already
     ],
 )
-def test_it_is_known_when_what_is_left_pays_for_full_trainings(
-    priced: Study, limits: dict[str, Any], expected: bool
+def test_an_evaluation_is_as_scarce_as_it_could_cost_more_than_they_did(
+    priced: Study, limits: dict[str, Any], expected: float
 ) -> None:
-    assert priced.affords_full(**limits) is expected
+    assert priced.scarcity(**limits) == pytest.approx(expected)
+
+
+def test_a_budget_in_full_trainings_is_one_in_their_cost_and_the_tighter_limit_counts(priced: Study) -> None:
+    full = priced.state.cost / (priced.spent() or math.nan)
+    assert full == pytest.approx(20, rel=0.2)
+    assert priced.scarcity(evaluations=10, budget=5.0) == pytest.approx((5 * full - 20) / 6 - 5)
+    assert priced.scarcity(evaluations=10, budget=100.0, cost=92.0) == pytest.approx(7.0)
+    assert priced.scarcity(evaluations=10, budget=5.0, cost=1e6) == priced.scarcity(evaluations=10, budget=5.0)
 
 
 def test_what_is_under_way_is_as_good_as_paid(priced: Study) -> None:
-    script(priced, new(20), Proposal(config={"x": 0.1, "y": 0.1}, target=(20,), reason={"cost": 20.0}))
-    assert priced.affords_full(evaluations=6, cost=20 + 45)
-    priced.ask(), priced.ask()
-    assert priced.affords_full(evaluations=7, cost=20 + 45)
-    assert not priced.affords_full(evaluations=7, cost=20 + 35)
+    script(priced, Proposal(config={"x": 0.1, "y": 0.1}, target=(20,), reason={"cost": 19.0}))
+    priced.ask()
+    assert priced.scarcity(evaluations=10, cost=20.0 + 19 + 5 * 12) == pytest.approx(7.0)
 
 
-def test_nothing_is_known_of_it_before_there_are_results_and_without_a_limit_on_the_cost(study: Study) -> None:
-    assert not study.affords_full(evaluations=1, budget=1000)
+def test_nothing_is_known_to_be_scarce_before_there_are_results(study: Study) -> None:
+    study.ask()
+    assert study.scarcity(evaluations=5, cost=1000.0) == study.scarcity(evaluations=5, budget=1000.0) == 0.0
+
+
+def test_scarcity_needs_a_limit_on_the_cost_and_an_overhead_is_a_cost(study: Study) -> None:
     with pytest.raises(InputError, match="budget=None, cost=None: expected a total of at least one of them"):
-        study.affords_full(evaluations=1)
+        study.scarcity(evaluations=1)
+    for bad in (-1.0, math.inf, math.nan, "1"):
+        with pytest.raises(InputError, match=r"overhead=.*: expected a finite cost >= 0"):
+            study.ask(overhead=bad)  # type: ignore[arg-type]
+    assert events(study) == []
 
 
 @pytest.mark.slow
-def test_at_any_cost_a_training_goes_to_the_end(tmp_path: Path) -> None:
+def test_the_dearer_an_evaluation_is_beside_its_training_the_longer_that_is(tmp_path: Path) -> None:
     reached = {}
-    for per_cost in (True, False):
-        (tmp_path / str(per_cost)).mkdir()
-        study = small_study(tmp_path / str(per_cost), cost="reported", initial=6, samples=4)
+    for overhead in (0.0, 1e4):
+        (tmp_path / str(overhead)).mkdir()
+        study = small_study(tmp_path / str(overhead), cost="reported", initial=6, samples=4)
         for _ in range(6):
-            trained_and_told(study, study.ask())
-        evaluation = study.ask(per_cost=per_cost)
-        assert evaluation.reason["per_cost"] is per_cost
-        reached[per_cost] = evaluation.fidelity["epochs"]
-    assert reached[True] < 20 == reached[False]
+            trained_and_told(study, study.ask(overhead=overhead))
+        evaluation = study.ask(overhead=overhead)
+        reached[overhead] = evaluation.fidelity["epochs"]
+        reason = evaluation.reason
+        assert reason["overhead"] == overhead and 0 < reason["cost"] < 100  # of the training alone
+        full = (study.belief() or pytest.fail("no belief")).full_cost
+        assert reason["value"] == pytest.approx(reason["gain"] * full / reason["cost"], rel=0.01)
+    assert reached[0.0] < 20 == reached[1e4]
+
+
+@pytest.mark.slow
+def test_without_fidelities_an_overhead_is_of_no_matter(tmp_path: Path) -> None:
+    study = small_study(tmp_path, None, cost="reported", initial=2, samples=2)
+    for _ in range(2):
+        study.tell(one := study.ask(), float(one.config["x"]), cost=1.0)
+    assert study.ask(overhead=50.0).reason["cost"] > 0

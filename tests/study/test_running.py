@@ -106,28 +106,27 @@ def test_a_budget_is_measured_in_full_trainings(study: Study, monkeypatch: pytes
     assert len(ends(study)) == 6
 
 
-def test_evaluations_are_chosen_at_any_cost_only_once_what_is_left_pays_for_full_trainings(
+def test_evaluations_are_scarce_where_their_number_and_their_cost_are_limited(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[dict[str, Any]] = []
+    asked: list[dict[str, Any]] = []
+    given, propose = [], study._proposals
 
-    def affords_full(**limits: Any) -> bool:
-        seen.append(limits)
-        return len(study.state.evaluations) >= 3
+    def scarcity(**limits: Any) -> float:
+        asked.append(limits)
+        return 0.25 * len(asked)
 
-    choices, propose = [], study._proposals
+    def noted(count: int, *, overhead: float) -> Any:
+        given.append(overhead)
+        return propose(count, overhead=overhead)
 
-    def noted(count: int, *, per_cost: bool) -> Any:
-        choices.append(per_cost)
-        return propose(count, per_cost=per_cost)
-
-    monkeypatch.setattr(study, "affords_full", affords_full)
+    monkeypatch.setattr(study, "scarcity", scarcity)
     monkeypatch.setattr(study, "_proposals", noted)
     study.optimize(trainings.trained, evaluations=3)
-    assert choices == [True] * 3 and not seen  # without a limit on the cost there is nothing to compare
+    assert given == [0.0] * 3 and not asked  # without a limit on the cost there is nothing to compare
     study.optimize(trainings.trained, evaluations=5, cost=1e6)
-    assert choices == [True] * 3 + [False] * 2
-    assert seen == [{"evaluations": 5, "budget": None, "cost": 1e6}] * 2
+    assert given == [0.0] * 3 + [0.25, 0.5]
+    assert asked == [{"evaluations": 5, "budget": None, "cost": 1e6}] * 2
 
 
 # Evaluations that were lost
@@ -338,8 +337,8 @@ def test_the_last_evaluation_is_not_asked_for_twice(study: Study, tmp_path: Path
     other = reloaded(tmp_path)
     propose = study._proposals
 
-    def overtaken(count: int, *, per_cost: bool) -> Any:
-        idea = propose(count, per_cost=per_cost)
+    def overtaken(count: int, *, overhead: float) -> Any:
+        idea = propose(count, overhead=overhead)
         other.optimize(trainings.trained, evaluations=3)
         return idea
 
@@ -352,8 +351,8 @@ def test_one_who_is_always_overtaken_gets_its_turn(study: Study, tmp_path: Path)
     other = reloaded(tmp_path)
     propose = study._proposals
 
-    def overtaken(count: int, *, per_cost: bool) -> Any:
-        idea = propose(count, per_cost=per_cost)
+    def overtaken(count: int, *, overhead: float) -> Any:
+        idea = propose(count, overhead=overhead)
         other.tell(other.ask(), 0.5)
         return idea
 

@@ -19,7 +19,7 @@ DEFAULT_DRAWS = 8
 class Valuation(NamedTuple):
     """An acquisition value with all that it is made of; shapes (...,) of the batch."""
 
-    value: Tensor  # voi / cost, or voi
+    value: Tensor  # voi / cost
     standard_error: Tensor  # of value, from the simulation
     voi: Tensor
     cost: Tensor
@@ -39,7 +39,6 @@ class Acquisition(ABC):
         pending: rows of evaluations under way.
         gradients: an evaluation shows the gradient by x beside the value at each fidelity of S.
         overhead: what every evaluation costs beside its training, as the time to choose it.
-        per_cost: without it the value is the information alone, for evaluations of which only the number is limited.
         survival: how likely a training is to show anything. One that does not teaches nothing, and designs that are
             likely to diverge are no answer.
         draws, polish, method, candidates, among: of the simulation, see `LossSimulator`.
@@ -55,7 +54,6 @@ class Acquisition(ABC):
         pending: Rows | None = None,
         gradients: bool = False,
         overhead: float = 0.0,
-        per_cost: bool = True,
         survival: Survival | None = None,
         draws: int = DEFAULT_DRAWS,
         polish: int = 3,
@@ -70,7 +68,7 @@ class Acquisition(ABC):
         if bad := [j for j in trace_dims if not 0 <= j < post.model.m]:
             raise InputError(f"trace_dims={trace_dims}: {bad} outside 0..{post.model.m - 1}, the model's fidelities")
         self.post, self.cost, self.trace_dims, self.gradients = post, cost, tuple(trace_dims), gradients
-        self.overhead, self.per_cost, self.survival = overhead, per_cost, survival
+        self.overhead, self.survival = overhead, survival
         self.simulator = LossSimulator(
             post,
             seed=seed,
@@ -141,10 +139,9 @@ class Acquisition(ABC):
         S = S.reshape(B, *S.shape[-3:])
         s_from = None if s_from is None else s_from.reshape(B, *s_from.shape[-2:])
         gain, cost = self.gain(x, S), self.batch_cost(x, S, s_from)
-        price = self.price(cost)
         return Valuation(
-            (gain.value / price).reshape(batch),
-            (gain.standard_error / price.detach()).reshape(batch),
+            (gain.value / cost).reshape(batch),
+            (gain.standard_error / cost.detach()).reshape(batch),
             gain.value.reshape(batch),
             cost.reshape(batch),
             gain.unconverged,
@@ -172,10 +169,6 @@ class Acquisition(ABC):
         if is_bad.any():
             raise InputError(f"cost returned {float(cost.detach()[is_bad][0]):g}; expected finite values > 0")
         return cost.amax(-1) + self.overhead
-
-    def price(self, cost: Tensor) -> Tensor:
-        """What information is divided by, given the cost."""
-        return cost if self.per_cost else torch.ones_like(cost)
 
     def _check(self, x: Tensor, S: Tensor) -> None:
         model = self.post.model

@@ -412,8 +412,7 @@ def _stochastic(
         fresh = acquisition.redrawn((seed + 7919 * (t + 1)) % 2**31)
         z = z.detach().requires_grad_()
         choice = region.decode(z, runs)
-        price = fresh.price(fresh.batch_cost(choice.x, choice.S, runs.s))
-        ratio = fresh.gain(choice.x, choice.S).value / price
+        ratio = fresh.gain(choice.x, choice.S).value / fresh.batch_cost(choice.x, choice.S, runs.s)
         (gradient,) = torch.autograd.grad(ratio.sum(), z)
         z = z.detach()
         if t < _SCALING:
@@ -502,7 +501,7 @@ def _runner_up(
         xs, Ss = _possible(acquisition, snap, x, S, run)
         x, S = xs[0], Ss[0]
     with torch.no_grad():
-        cost = acquisition.batch_cost(x[None], S[None], run.s[None])
+        cost = float(acquisition.batch_cost(x[None], S[None], run.s[None]))
     return dataclasses.replace(
         best,
         x=x,
@@ -510,8 +509,8 @@ def _runner_up(
         source=sources[i],
         value=value,
         standard_error=math.inf,
-        voi=value * float(acquisition.price(cost)),
-        cost=float(cost),
+        voi=value * cost,
+        cost=cost,
         is_converged=bool(ends.is_converged[i]),
         history=ends.history[i],
     )

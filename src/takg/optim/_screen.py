@@ -36,7 +36,7 @@ _TINY = 1e-300  # a value of information of 0 has no logarithm
 
 
 class LogValue(NamedTuple):
-    value: Tensor  # (B,), log VOI - log price
+    value: Tensor  # (B,), log VOI - log cost
     minimisers: Tensor  # of the inner problems, see `Gain`
 
 
@@ -44,8 +44,8 @@ def log_value(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs, n
     """What is climbed; `near` has the inner minimisers of points next to these."""
     choice = region.decode(z, runs)
     gain = acquisition.gain(choice.x, choice.S, near=near)
-    price = acquisition.price(acquisition.batch_cost(choice.x, choice.S, runs.s))
-    return LogValue(gain.value.clamp_min(_TINY).log() - price.log(), gain.minimisers)
+    cost = acquisition.batch_cost(choice.x, choice.S, runs.s)
+    return LogValue(gain.value.clamp_min(_TINY).log() - cost.log(), gain.minimisers)
 
 
 def scores(acquisition: Acquisition, region: Region, z: Tensor, runs: Runs) -> Tensor:

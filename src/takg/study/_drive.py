@@ -117,7 +117,7 @@ class _Driver:
 
     def _start(self, display: Display) -> None:
         display.show(self._snapshot, activity="choosing what to train next")
-        evaluation = self.study.next_evaluation(at_most=self.limits.evaluations, per_cost=not self._affords_full())
+        evaluation = self.study.next_evaluation(at_most=self.limits.evaluations, overhead=self._scarcity())
         if evaluation is None:
             return
         self.last_gain = evaluation.reason.get("value", self.last_gain)
@@ -210,11 +210,11 @@ class _Driver:
         spent = self.study.spent()
         return spent is not None and spent >= limits.budget
 
-    def _affords_full(self) -> bool:
+    def _scarcity(self) -> float:
         limits = self.limits
         if limits.evaluations is None or (limits.budget is None and limits.cost is None):
-            return False
-        return self.study.affords_full(evaluations=limits.evaluations, budget=limits.budget, cost=limits.cost)
+            return 0.0
+        return self.study.scarcity(evaluations=limits.evaluations, budget=limits.budget, cost=limits.cost)
 
     def _take_from_the_dead(self) -> None:
         """Evaluations whose worker died without a word are given back, to be given again."""

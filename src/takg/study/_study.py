@@ -91,28 +91,32 @@ class Study:
 
     # Asking and telling
 
-    def ask(self, n: int | None = None, *, per_cost: bool = True) -> Any:
+    def ask(self, n: int | None = None, *, overhead: float = 0.0) -> Any:
         """The next evaluation, or a list of n chosen jointly; those under way are taken into account.
 
-        It is the best for its cost, or without `per_cost` the best at any cost; see `affords_full`.
+        Args:
+            overhead: what each takes beside the cost of its training, as time in a queue, or its part of a limited
+                number of evaluations (see `scarcity`). The dearer they are, the longer the trainings that are chosen.
         """
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise InputError(f"n={n!r}: expected an integer >= 1")
+        if not (isinstance(overhead, int | float) and 0 <= overhead < math.inf):
+            raise InputError(f"overhead={overhead!r}: expected a finite cost >= 0")
         self.log.refresh()
         found: list[Evaluation] = []
         while len(found) < (n or 1):
             again = self._given_again()
-            found += [again] if again else self._asked((n or 1) - len(found), per_cost=per_cost)
+            found += [again] if again else self._asked((n or 1) - len(found), overhead=overhead)
         found = [self._prepared(evaluation) for evaluation in found]
         return found if n is not None else found[0]
 
-    def next_evaluation(self, *, at_most: int | None = None, per_cost: bool = True) -> Evaluation | None:
+    def next_evaluation(self, *, at_most: int | None = None, overhead: float = 0.0) -> Evaluation | None:
         """As `ask`, for somebody else to prepare and carry out; None if others have reached `at_most` evaluations."""
         self.log.refresh()
         while (again := self._given_again()) is None:
             if at_most is not None and len(self.state.evaluations) >= at_most:
                 return None
-            if found := self._asked(1, at_most=at_most, per_cost=per_cost):
+            if found := self._asked(1, at_most=at_most, overhead=overhead):
                 return found[0]
         return again
 
@@ -263,8 +267,11 @@ class Study:
         belief = self._belief[1] or self.belief()
         return None if belief is None else self.state.cost / belief.full_cost
 
-    def affords_full(self, *, evaluations: int, budget: float | None = None, cost: float | None = None) -> bool:
-        """Whether what is left pays for full trainings in all evaluations that are left: then there is nothing to save.
+    def scarcity(self, *, evaluations: int, budget: float | None = None, cost: float | None = None) -> float:
+        """What an evaluation takes beside its cost if their number is limited, too, in units of the cost.
+
+        It is how much more each of those left could cost than they have cost so far: nothing as long as the money is
+        going to run out first.
 
         Args:
             evaluations: their total number, open ones included.
@@ -272,13 +279,17 @@ class Study:
         """
         if budget is None and cost is None:
             raise InputError("budget=None, cost=None: expected a total of at least one of them")
-        belief = self._belief[1] or self.belief()  # the last one will do
-        if belief is None:
-            return False
-        state, full = self.state, belief.full_cost
-        left = min(math.inf if budget is None else budget * full, math.inf if cost is None else cost) - state.cost
-        left -= sum(evaluation.asked.reason.get("cost", 0.0) for evaluation in state.open.values())
-        return bool(left >= full * max(evaluations - len(state.evaluations), 1))
+        state = self.log.refresh()
+        ended = [evaluation.end.cost for evaluation in state.evaluations if evaluation.end is not None]
+        most = math.inf if cost is None else cost
+        if budget is not None:
+            belief = self._belief[1] or self.belief()  # the last one will do
+            most = min(most, math.inf if belief is None else budget * belief.full_cost)
+        if not ended or most == math.inf:
+            return 0.0
+        under_way = sum(evaluation.asked.reason.get("cost", 0.0) for evaluation in state.open.values())
+        affordable = (most - state.cost - under_way) / max(evaluations - len(state.evaluations), 1)
+        return float(max(0.0, affordable - sum(ended) / len(ended)))
 
     # Running
 
@@ -298,8 +309,8 @@ class Study:
     ) -> None:
         """Train and ask until a limit is reached; what was done before counts, so that a study can be run again.
 
-        With a limit on the number of evaluations and on what they cost, they are the best for their cost only until the
-        rest pays for full trainings in all that are left; then the best at any cost.
+        With a limit on the number of evaluations and one on what they cost, trainings are longer where the number would
+        run out first.
 
         Args:
             train: the training function; with workers, one that can be imported by name.
@@ -335,10 +346,10 @@ class Study:
 
     # Inside
 
-    def _asked(self, count: int, *, at_most: int | None = None, per_cost: bool) -> list[Evaluation]:
+    def _asked(self, count: int, *, at_most: int | None = None, overhead: float) -> list[Evaluation]:
         """New evaluations; fewer than asked for if others were faster."""
         self._drop_without_checkpoint()
-        before, proposals = self._proposals(count, per_cost=per_cost)
+        before, proposals = self._proposals(count, overhead=overhead)
         found: list[Evaluation] = []
         for proposal in proposals:
             # What others asked for meanwhile may be the same; with many of them, some time it must be good enough.
@@ -351,7 +362,7 @@ class Study:
             found.append(evaluation)
         return found
 
-    def _proposals(self, count: int, *, per_cost: bool) -> "tuple[int, Sequence[Proposal]]":
+    def _proposals(self, count: int, *, overhead: float) -> "tuple[int, Sequence[Proposal]]":
         """What to evaluate next, and how many evaluations there were when that was decided."""
         from takg.study._suggest import initial, initial_size, suggest
 
@@ -364,7 +375,7 @@ class Study:
         asked = len(state.evaluations)
         if belief is None:  # all are still running, or came to nothing
             return asked, [initial(self.plan, asked + i) for i in range(count)]
-        found = suggest(self.plan, state, belief, count, seed=self._seed(state), per_cost=per_cost)
+        found = suggest(self.plan, state, belief, count, seed=self._seed(state), overhead=overhead)
         for trial, reason in found.dropped:
             self._drop(trial, reason)
         self.log.storage.remember(self.name, _ENGINE, found.memory.dumps())

@@ -81,18 +81,19 @@ def initial(plan: Plan, index: int) -> Proposal:
     return Proposal(config=config, target=target, kept=kept, reason={"why": "initial design"}, place=index)
 
 
-def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int, per_cost: bool = True) -> Proposals:
+def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int, overhead: float = 0.0) -> Proposals:
     """n evaluations chosen by the acquisition function, those under way taken into account.
 
-    They are the best for their cost, or without `per_cost` the best at any cost.
+    `overhead` is what each takes beside its cost.
     Up to eight are chosen jointly. More have to be chosen faster than that: as many workers wait. They are the highest
     hills of one search, at most sixteen at a time, those before them under way.
     """
+    overhead = overhead if plan.fidelities.m else 0.0  # all evaluations cost the same
     basket = _continuable(plan, state)
     chosen: list[Proposal] = []
     dropped: list[tuple[int, str]] = []
     with threads_for(belief.posterior.n):
-        acquisition = _acquisition(plan, state, belief, seed, per_cost=per_cost)
+        acquisition = _acquisition(plan, state, belief, seed, overhead)
     region = _region(plan)
     winners = belief.memory.winners
     while len(chosen) < n:
@@ -112,14 +113,12 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int,
         )
         winners = tuple(tuple(row) for row in found.winners.tolist())
         all_found = (found, *found.runners_up)
-        proposals = [
-            _proposal(plan, belief, basket, one, i, per_cost=per_cost) for one in all_found for i in range(len(one.x))
-        ]
+        proposals = [_proposal(plan, belief, basket, one, i, overhead) for one in all_found for i in range(len(one.x))]
         chosen += proposals
         if len(chosen) < n:
             x, S = (torch.cat([getattr(one, name) for one in all_found]) for name in ("x", "S"))
             acquisition = acquisition.with_pending(x, S)
-        dropped += _leaving(plan, state, basket, found, proposals, before=first, per_cost=per_cost)
+        dropped += _leaving(plan, state, basket, found, proposals, before=first)
         gone = {one.trial for one in proposals} | {trial for trial, _ in dropped}
         basket = [(trial, at) for trial, at in basket if trial.id not in gone]
     return Proposals(
@@ -129,7 +128,7 @@ def suggest(plan: Plan, state: StudyState, belief: Belief, n: int, *, seed: int,
     )
 
 
-def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int, *, per_cost: bool) -> Acquisition:
+def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int, overhead: float) -> Acquisition:
     to_come = rows_to_come(plan, pending(plan, state))
     among = belief.among
     if plan.fidelities.m == 0:
@@ -142,14 +141,13 @@ def _acquisition(plan: Plan, state: StudyState, belief: Belief, seed: int, *, pe
         trace_dims=trace_dims,
         seed=seed,
         pending=to_come,
-        overhead=_overhead(plan, state),
-        per_cost=per_cost,
+        overhead=_thinking(plan, state) + overhead,
         survival=belief.survival,
         among=among,
     )
 
 
-def _overhead(plan: Plan, state: StudyState) -> float:
+def _thinking(plan: Plan, state: StudyState) -> float:
     """Where cost is time, the time to choose an evaluation is paid, too: none is worth choosing that is shorter."""
     if plan.options.cost != "time":
         return 0.0
@@ -183,20 +181,19 @@ def _proposal(
     basket: Sequence[tuple[TrialState, FidelityValues]],
     found: Suggestion,
     i: int,
-    *,
-    per_cost: bool,
+    overhead: float,
 ) -> Proposal:
     source = found.source[i]
     kept = _kept(plan, found.S[i])
-    gain, full_trainings = belief.in_loss(found.voi), found.cost / belief.full_cost
-    error = belief.in_loss(found.standard_error)
+    gain, error = belief.in_loss(found.voi), belief.in_loss(found.standard_error) * found.cost
+    cost = found.cost - overhead
     reason = {
         "why": "new" if source is None else "continued",
         "gain": gain,
-        "cost": found.cost,
-        "per_cost": per_cost,
-        "value": gain / full_trainings,
-        "value_error": error * belief.full_cost if per_cost else error / full_trainings,
+        "cost": cost,
+        "overhead": overhead,
+        "value": gain / (cost / belief.full_cost),
+        "value_error": error / (cost / belief.full_cost),
         "alternatives": {
             "new": found.problem_values[-1] if source is not None or len(basket) else None,
             **{str(trial.id): value for (trial, _), value in zip(basket, found.problem_values, strict=False)},
@@ -223,7 +220,6 @@ def _leaving(
     proposals: Sequence[Proposal],
     *,
     before: int,
-    per_cost: bool,
 ) -> list[tuple[int, str]]:
     """With too many runs to keep, those of the smallest value leave; the paper's update of the basket."""
     if not plan.fidelities.trace_dims:
@@ -233,9 +229,9 @@ def _leaving(
     idle = sorted((value, trial) for value, trial in idle if trial not in taken)
     held = len(basket) + len(state.open) + before + sum(one.trial is None for one in proposals)
     excess = max(0, held - plan.options.basket)
-    per = " per cost" if per_cost else ""
     return [
-        (trial, f"its value of {value:.3g}{per} was the smallest of {len(basket)}") for value, trial in idle[:excess]
+        (trial, f"its value of {value:.3g} per cost was the smallest of {len(basket)}")
+        for value, trial in idle[:excess]
     ]
 
 
