@@ -74,6 +74,32 @@ def test_another_seed_gives_another_design(tmp_path: Path) -> None:
     assert first.config != second.config
 
 
+SIX = {f"x{i}": takg.Float(0.0, 1.0) for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("options", "cost_of_an_epoch", "length"),
+    [
+        ({}, lambda epoch: 1.0, 7),  # d + 1 at a few hundredths of a full training
+        ({}, lambda epoch: 30.0 if epoch == 1 else 1.0, 4),  # the first epoch costs more than all others
+        ({"initial": 7}, lambda epoch: 30.0 if epoch == 1 else 1.0, 7),  # as was asked for
+        ({"fidelities": None}, lambda epoch: 1.0, 7),  # nothing is cheaper than a full training
+    ],
+)
+def test_the_initial_design_ends_when_it_has_cost_as_much_as_a_full_training(
+    tmp_path: Path, options: dict[str, Any], cost_of_an_epoch: Callable[[int], float], length: int
+) -> None:
+    study = small_study(tmp_path, **{"space": SIX, "initial": None, "samples": 2, "cost": "reported", **options})
+    for number in range(8):
+        evaluation = study.ask()
+        is_initial = evaluation.reason["why"] == "initial design"
+        assert is_initial == (number < length), number
+        if not is_initial:
+            return
+        epochs = int(evaluation.fidelity.get("epochs", 1))
+        study.tell(evaluation, number * 0.1, cost=sum(cost_of_an_epoch(1 + i) for i in range(epochs)))
+
+
 @pytest.mark.parametrize("names", [[], ["epochs"], ["data"], ["epochs", "data"], ["epochs", "width", "data"], [*FOUR]])
 def test_any_fidelities_will_do(tmp_path: Path, names: list[str]) -> None:
     study = small_study(tmp_path, {name: FOUR[name] for name in names})

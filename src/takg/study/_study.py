@@ -368,7 +368,7 @@ class Study:
 
         state = self.state
         asked = len(state.evaluations)
-        if asked < initial_size(self.plan):
+        if self._is_beginning():
             return asked, [initial(self.plan, asked + i) for i in range(min(count, initial_size(self.plan) - asked))]
         began = time.perf_counter()
         belief = self.belief()
@@ -381,6 +381,20 @@ class Study:
         self.log.storage.remember(self.name, _ENGINE, found.memory.dumps())
         seconds = (time.perf_counter() - began) / count
         return asked, [replace(one, reason={**one.reason, "seconds": seconds}) for one in found.proposals]
+
+    def _is_beginning(self) -> bool:
+        """Whether the initial design goes on: what costs as much as a full training has to be chosen with more care."""
+        from takg.study._suggest import LEAST_INITIAL, initial_size
+
+        plan, asked = self.plan, len(self.state.evaluations)
+        if (
+            plan.options.initial is not None
+            or plan.fidelities.m == 0
+            or not LEAST_INITIAL <= asked < initial_size(plan)
+        ):
+            return asked < initial_size(plan)
+        belief = self.belief()
+        return belief is None or self.state.cost < belief.full_cost
 
     def _committed(self, proposal: "Proposal", *, at_most: float) -> Evaluation | None:
         """Write down that an evaluation was asked for; None if others took its trial or its place."""

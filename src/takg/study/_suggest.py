@@ -25,7 +25,7 @@ from takg.study._view import is_complete
 _JOINTLY, _HILLS = 8, 16  # evaluations that are chosen together, and that are taken from one search if there are more
 _NEAR_X = 8  # configurations next to a suggestion that are valued
 _CHEAP = (0.02, 0.1)  # product of the fidelities in the initial design, unless the least that can be run is larger
-_LEAST_INITIAL = 4
+LEAST_INITIAL = 4  # evaluations, however dear they are
 # A step much smaller than what was trained so far would show the slope of the curve there, if the model were right in
 # every detail; it is not, and a search that trusts it creeps along.
 _GROWTH = 1.0
@@ -61,7 +61,7 @@ class Proposals:
 
 
 def initial_size(plan: Plan) -> int:
-    return plan.options.initial or max(_LEAST_INITIAL, plan.space.d + 1)
+    return plan.options.initial or max(LEAST_INITIAL, plan.space.d + 1)
 
 
 def initial(plan: Plan, index: int) -> Proposal:
