@@ -458,10 +458,11 @@ def priced(tmp_path: Path) -> Study:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        ({"evaluations": 10, "cost": 20.0 + 6 * 12}, 12.0 - 5.0),  # six more could cost 12 each
-        ({"evaluations": 6, "cost": 20.0 + 2 * 12}, 12.0 - 5.0),
-        ({"evaluations": 10, "cost": 20.0 + 6 * 4}, 0.0),
-        ({"evaluations": 10, "cost": 7.0}, 0.0),  # all is spent
+        ({"evaluations": 7, "cost": 20.0 + 3 * 12}, 12.0 - 5.0),  # three more could cost 12 each
+        ({"evaluations": 8, "cost": 20.0 + 4 * 12}, 12.0 - 5.0),
+        ({"evaluations": 9, "cost": 20.0 + 5 * 12}, 0.0),  # not half of them are used
+        ({"evaluations": 7, "cost": 20.0 + 3 * 4}, 0.0),
+        ({"evaluations": 7, "cost": 7.0}, 0.0),  # all is spent
         ({"evaluations": 3, "cost": 20.0 + 12}, 12.0 - 5.0),  # there are more than that already
     ],
 )
@@ -474,20 +475,20 @@ def test_an_evaluation_is_as_scarce_as_it_could_cost_more_than_they_did(
 def test_a_budget_in_full_trainings_is_one_in_their_cost_and_the_tighter_limit_counts(priced: Study) -> None:
     full = priced.state.cost / (priced.spent() or math.nan)
     assert full == pytest.approx(20, rel=0.2)
-    assert priced.scarcity(evaluations=10, budget=5.0) == pytest.approx((5 * full - 20) / 6 - 5)
-    assert priced.scarcity(evaluations=10, budget=100.0, cost=92.0) == pytest.approx(7.0)
-    assert priced.scarcity(evaluations=10, budget=5.0, cost=1e6) == priced.scarcity(evaluations=10, budget=5.0)
+    assert priced.scarcity(evaluations=7, budget=5.0) == pytest.approx((5 * full - 20) / 3 - 5)
+    assert priced.scarcity(evaluations=7, budget=100.0, cost=56.0) == pytest.approx(7.0)
+    assert priced.scarcity(evaluations=7, budget=5.0, cost=1e6) == priced.scarcity(evaluations=7, budget=5.0)
 
 
 def test_what_is_under_way_is_as_good_as_paid(priced: Study) -> None:
     script(priced, Proposal(config={"x": 0.1, "y": 0.1}, target=(20,), reason={"cost": 19.0}))
     priced.ask()
-    assert priced.scarcity(evaluations=10, cost=20.0 + 19 + 5 * 12) == pytest.approx(7.0)
+    assert priced.scarcity(evaluations=8, cost=20.0 + 19 + 3 * 12) == pytest.approx(7.0)
 
 
 def test_nothing_is_known_to_be_scarce_before_there_are_results(study: Study) -> None:
     study.ask()
-    assert study.scarcity(evaluations=5, cost=1000.0) == study.scarcity(evaluations=5, budget=1000.0) == 0.0
+    assert study.scarcity(evaluations=2, cost=1000.0) == study.scarcity(evaluations=2, budget=1000.0) == 0.0
 
 
 def test_scarcity_needs_a_limit_on_the_cost_and_an_overhead_is_a_cost(study: Study) -> None:

@@ -270,8 +270,8 @@ class Study:
     def scarcity(self, *, evaluations: int, budget: float | None = None, cost: float | None = None) -> float:
         """What an evaluation takes beside its cost if their number is limited, too, in units of the cost.
 
-        It is how much more each of those left could cost than they have cost so far: nothing as long as the money is
-        going to run out first.
+        It is how much more each of those left could cost than they have cost so far: nothing if the money is going to
+        run out first. As trainings get longer in the course of a study, that cannot be told from its first half.
 
         Args:
             evaluations: their total number, open ones included.
@@ -280,6 +280,8 @@ class Study:
         if budget is None and cost is None:
             raise InputError("budget=None, cost=None: expected a total of at least one of them")
         state = self.log.refresh()
+        if 2 * len(state.evaluations) < evaluations:
+            return 0.0
         ended = [evaluation.end.cost for evaluation in state.evaluations if evaluation.end is not None]
         most = math.inf if cost is None else cost
         if budget is not None:
