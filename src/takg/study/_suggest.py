@@ -230,7 +230,7 @@ def _leaving(
     held = len(basket) + len(state.open) + before + sum(one.trial is None for one in proposals)
     excess = max(0, held - plan.options.basket)
     return [
-        (trial, f"its value of {value:.3g} per cost was the smallest of {len(basket)}")
+        (trial, f"to go on with it was worth the least of {len(basket)}: {value:.3g} per cost")
         for value, trial in idle[:excess]
     ]
 
