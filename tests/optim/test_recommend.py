@@ -81,6 +81,15 @@ def test_a_promise_far_below_all_that_was_seen_is_not_recommended_until_it_is_co
     assert recommend(falling_curve((0.8, 0.9, -1.9)), seed=0).x.item() == pytest.approx(0.8, abs=0.02)
 
 
+def test_a_promise_at_which_most_of_the_data_lie_is_not_recommended_for_want_of_other_places():
+    curve = ((0.1, 3.0), (0.2, 2.1), (0.3, 1.1))
+    around = [(x, s, y + 20 * (x - 0.8) ** 2) for x in np.linspace(0.76, 0.84, 10) for s, y in curve]
+    post = falling_curve(*around)
+    x, means = averaged_on_a_grid(post, 401)
+    assert (x[means.argsort()[:60]] > 0.6).all()  # the lowest means are all in this valley
+    assert recommend(post, seed=0).x.item() == pytest.approx(0.2, abs=0.02)
+
+
 def test_a_minimum_a_little_below_all_that_was_seen_is_recommended():
     post = falling_curve((0.18, 1.0, 0.05), (0.23, 1.0, 0.02))
     found = recommend(post, seed=0)

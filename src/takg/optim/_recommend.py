@@ -13,6 +13,7 @@ from torch import Tensor
 from takg.errors import InputError
 from takg.gp import FoldedMean, OutcomeTransform, Posterior, folded_target_mean
 from takg.numerics import Allowed, Minimum, allowed_part, furthest_allowed, minimise, sobol_points, threads_for
+from takg.optim._spread import FAR, MIDDLE, NEAR, apart, typical_lengthscale
 
 _BEYOND = 0.25  # as far below the lowest output, in sds of the outputs, a mean is taken at its word
 _DOUBTS = 2.0  # sds that are added to one beyond
@@ -100,9 +101,9 @@ def _lowest(
         allowed = None
     known, points = allowed_part(allowed, known), allowed_part(allowed, points)
     averaged = _averaged(mean, points)
-    starts = points[averaged.topk(min(restarts, len(points)), largest=False).indices]
+    starts = points[_lowest_apart(post, averaged, points, restarts)]
     if averaged.min() < least or is_cautious:  # others may be more credible
-        close = _averaged(mean, known).clamp_min(least).topk(min(restarts, len(known)), largest=False).indices
+        close = _lowest_apart(post, _averaged(mean, known).clamp_min(least), known, restarts)
         starts = torch.cat([starts, known[close]])
 
     def objective(x: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,6 +118,11 @@ def _lowest(
         return found
     x = furthest_allowed(allowed, starts, found.x)
     return found._replace(x=x, value=_averaged(mean, x), converged=found.converged & (x == found.x).all(-1))
+
+
+def _lowest_apart(post: Posterior, values: Tensor, points: Tensor, count: int) -> Tensor:
+    """Indices of low points in different valleys: where most of the data are, all of the lowest may be in one."""
+    return apart(-values, points / typical_lengthscale(post), count, (FAR, MIDDLE, NEAR))
 
 
 def _valued(mean: FoldedMean, points: Tensor) -> Minimum:

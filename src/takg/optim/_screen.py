@@ -16,6 +16,7 @@ from takg.acquisition import Acquisition
 from takg.gp import FoldedMean, Posterior, folded_target_mean
 from takg.numerics import sobol_points
 from takg.optim._region import Region, Runs
+from takg.optim._spread import FAR, MIDDLE, NEAR, apart, typical_lengthscale
 
 _BESIDE_KNOWN, _BESIDE_LOW = (1e-3, 0.5), (1e-2, 1.0)  # steps from known x and from promising places, in length scales
 _SHARE_KNOWN, _SHARE_LOW = 0.6, 0.3  # of the raw points that are beside known x and beside promising places
@@ -25,7 +26,6 @@ _MOST_OF_POOL = 1024  # designs, where only some can be run, that are looked at 
 _SDS = 2.0  # a place is as promising as its mean less this many sds is low
 _ROUNDS, _PARENTS, _MODELS = 2, 32, 8  # of mutants and of transplants
 _MOVING = 0.7  # share of the variables in which a mutant differs
-_FAR, _MIDDLE, _NEAR = 0.5, 0.25, 0.05  # how far apart places, and starts, are
 _SLOW = 4.0  # what a fidelity or a kept fraction counts for as a distance, in edges of the cube
 _NEAREST, _WIDEST = 1e-3, 0.3  # reach along x, in length scales
 _LEAST_RAMP, _ALONG = 0.1, 0.3  # reach along a fidelity is a share of it, until it is small
@@ -91,7 +91,7 @@ def cold_starts(
     score = _glanced(glances, looker, region, z)
     shape = (max(1, raw // 2), region.p)
     for _ in range(_ROUNDS):
-        best = _apart(score, _comparable(acquisition, region, z), _PARENTS, (_NEAR,))
+        best = apart(score, _comparable(acquisition, region, z), _PARENTS, (NEAR,))
         origin = best[torch.arange(shape[0]) % len(best)]
         origin[::2] = _models_of_transplants(best, known, len(origin[::2]))
         parents = z[origin]
@@ -148,7 +148,7 @@ def _that_exist(acquisition: Acquisition, region: Region, z: Tensor, among: Tens
     """Points (B, p) at the designs next to them, where not all of the cube can be run."""
     if among is None:
         return z
-    unit = _lengthscale(acquisition)
+    unit = typical_lengthscale(acquisition.post)
     nearest = torch.cdist(z[:, : region.d] / unit, among / unit).argmin(-1)
     return torch.cat([among[nearest], z[:, region.d :]], dim=-1)
 
@@ -164,7 +164,7 @@ def _transplants(acquisition: Acquisition, region: Region, models: Tensor, known
 
     Where a step away from a known x shows its slope, the best length of the step is much the same for all of them.
     """
-    unit, low = _lengthscale(acquisition), known[:_LOWEST]
+    unit, low = typical_lengthscale(acquisition.post), known[:_LOWEST]
     length = torch.cdist(models[:, : region.d] / unit, known / unit).amin(-1, keepdim=True)
     way = noise[:, : region.d] / noise[:, : region.d].norm(dim=-1, keepdim=True).clamp_min(_TINY)
     x = low[torch.arange(len(noise)) % len(low)] + length * way * unit
@@ -194,7 +194,7 @@ def _promising(
     low = acquisition.simulator.minimisers[:, 0].unique(dim=0)
     pool = torch.cat([low, known[:count], sobol_points(count, post.model.d, seed=seed + 3)])
     bound = torch.cat([_lower_bound(post, mean, part) for part in pool.split(_AT_ONCE)])
-    return pool[_apart(-bound, pool / _lengthscale(acquisition), _PLACES, (_FAR, 0.0))]
+    return pool[apart(-bound, pool / typical_lengthscale(acquisition.post), _PLACES, (FAR, 0.0))]
 
 
 def _lower_bound(post: Posterior, mean: FoldedMean, x: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def _beside(
     length = least * (most / least) ** z[:, -1:]
     way = torch.special.ndtri(z[:, : region.d].clamp(1e-6, 1 - 1e-6))
     way = length * way / way.norm(dim=-1, keepdim=True)
-    x = places[torch.arange(count) % len(places)] + way * _lengthscale(acquisition)
+    x = places[torch.arange(count) % len(places)] + way * typical_lengthscale(acquisition.post)
     return torch.cat([x, z[:, region.d : -1]], dim=-1).clamp(0, 1)
 
 
@@ -225,30 +225,14 @@ def spread_out(
     there are too few such points others fill up, unless `is_strict`.
     """
     points = _comparable(acquisition, region, z)
-    first = _apart(score, points, count // 2, (_MIDDLE,))
-    return _apart(score, points, count, (_NEAR,) if is_strict else (_NEAR, -1.0), first.tolist())  # -1 takes anything
-
-
-def _apart(score: Tensor, points: Tensor, count: int, radii: Sequence[float], chosen: Sequence[int] = ()) -> Tensor:
-    """Indices of the highest points, none within a radius of another; each radius in turn, until there are enough."""
-    found = list(chosen)
-    for radius in radii:
-        is_free = torch.ones(len(points), dtype=torch.bool)
-        is_free[found] = False
-        for i in found:
-            is_free &= (points - points[i]).abs().amax(-1) > radius
-        while len(found) < count and is_free.any():
-            i = int(score.masked_fill(~is_free, -torch.inf).argmax())
-            found.append(i)
-            is_free &= (points - points[i]).abs().amax(-1) > radius
-            is_free[i] = False
-    return torch.tensor(found, dtype=torch.long)
+    first = apart(score, points, count // 2, (MIDDLE,))
+    return apart(score, points, count, (NEAR,) if is_strict else (NEAR, -1.0), first.tolist())  # -1 takes anything
 
 
 def _comparable(acquisition: Acquisition, region: Region, z: Tensor) -> Tensor:
     """Points (B, q p) in units in which a distance of 1 is far."""
     units = z.new_full((region.p,), _SLOW)
-    units[: region.d] = _lengthscale(acquisition)
+    units[: region.d] = typical_lengthscale(acquisition.post)
     return (z.reshape(len(z), -1, region.p) / units).flatten(1)
 
 
@@ -257,14 +241,9 @@ def reach(acquisition: Acquisition, region: Region, z: Tensor) -> Tensor:
 
     Along x no farther than the nearest known x: there the value changes with the ratio of the distances.
     """
-    unit = _lengthscale(acquisition)
+    unit = typical_lengthscale(acquisition.post)
     widths = [region.d, region.m, region.p - region.d - region.m]
     x, ramp, shares = z.reshape(len(z), -1, region.p).split(widths, dim=-1)  # (B, q, ...)
     gap = torch.cdist(x / unit, acquisition.simulator.known / unit).amin(-1, keepdim=True).clamp(_NEAREST, _WIDEST)
     parts = torch.cat([gap * unit, _ALONG * ramp.clamp_min(_LEAST_RAMP), torch.full_like(shares, _ALONG)], dim=-1)
     return parts.flatten(1)
-
-
-def _lengthscale(acquisition: Acquisition) -> Tensor:
-    """Typical of the samples, at most the edge of the cube, (d,)."""
-    return acquisition.post.theta.lengthscale.log().mean(0).exp().clamp_max(1.0)
