@@ -14,6 +14,7 @@ from takg.gp._evidence import Z_MAX, LogDensity, with_large_quirks
 from takg.gp._model import Model
 from takg.gp._posterior import Posterior, check_data, condition
 from takg.gp._rows import Rows
+from takg.gp._sharpen import sharpened
 from takg.numerics import minimise, threads_for
 
 _STARTS = 4
@@ -77,6 +78,7 @@ def fit(
     look_again: bool = False,
     steps: int | None = None,
     most_rows: int = 320,
+    sharpen: bool = False,
 ) -> Fit:
     """Sample the hyperparameters given the data and condition on the data under each sample.
 
@@ -91,6 +93,7 @@ def fit(
         steps: how often the ensemble moves; by default few from earlier chains and more from a cold start.
         most_rows: with more than this, the hyperparameters are learned from so many rows, drawn at random. Every
             sample is then conditioned on all of them.
+        sharpen: condition with next to no noise where that makes the data likelier; docs/paper.md#sharpened.
     """
     check_data(model, rows, y)
     if draws < 1:
@@ -116,6 +119,7 @@ def fit(
             look_again=look_again,
             steps=steps,
             most_rows=most_rows,
+            sharpen=sharpen,
         )
 
 
@@ -130,6 +134,7 @@ def _sampled(
     look_again: bool,
     steps: int | None,
     most_rows: int,
+    sharpen: bool,
 ) -> Fit:
     names = tuple(model.priors)
     random = np.random.RandomState(seed)  # emcee speaks this older generator
@@ -160,8 +165,13 @@ def _sampled(
     order = random.permutation(n_walkers)
     order = np.concatenate([order[~is_lost[order]], order[is_lost[order]]])  # those only if there are no others
     theta = model.unpack(torch.from_numpy(last.coords[order[:draws]]))
+    posterior = condition(model, theta, density.rows, density.y)
+    if sharpen:
+        posterior = sharpened(posterior)
+    if len(density.rows) < len(rows):
+        posterior = condition(model, posterior.theta, rows, y)
     return Fit(
-        posterior=condition(model, theta, rows, y),
+        posterior=posterior,
         chains=Chains(names=names, walkers=tuple(tuple(map(float, row)) for row in last.coords)),
         diagnostics=Diagnostics(
             was_warm=chains is not None,

@@ -15,8 +15,8 @@ class LogNormal(NamedTuple):
 
 
 SIGNAL_VAR = LogNormal(1.0, 1.0)
-# Added to both noise variances. Outputs are trusted to a thousandth of their sd: with less noise the covariance of
-# a few hundred rows is so ill-conditioned that small values of information drown in rounding error.
+# Added to both noise variances. Hyperparameters are learned from outputs that are trusted to a thousandth of their sd;
+# `_sharpen.py` says why, and trusts them further where that is right.
 NOISE_FLOOR = 1e-6
 NOISE_VAR = LogNormal(1e-4, 2.5)
 GRADIENT_NOISE_VAR = LogNormal(1e-3, 2.5)

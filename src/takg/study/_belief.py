@@ -234,6 +234,7 @@ def _fit_value(plan: Plan, data: Sequence[Row], memory: Memory, seed: int) -> tu
         draws=plan.options.samples,
         chains=memory.chains,
         look_again=is_due,
+        sharpen=True,
     )
     return outcome, fitted, memory
 

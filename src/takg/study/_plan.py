@@ -21,9 +21,7 @@ class Options:
     direction: str = "minimise"
     cost: str = "time"  # seconds of training, or what the training reports, or a function of config and fidelity
     seed: int = 0
-    initial: int | None = (
-        None  # evaluations before the model takes over; None: d + 1, or as many as cost a full training
-    )
+    initial: int | None = None  # evaluations before the model takes over; None: d + 1, or fewer if these are dear
     retained: int = 2  # l: how many points of each trace the model sees
     basket: int = 10  # b: how many runs can be continued at a time
     acquisition: str = "takg"  # docs/paper.md says when the 0-avoiding form is the better choice
