@@ -135,6 +135,7 @@ class Dense:
         self.noise_var = theta.noise_var[h].item()
         self.gradient_noise_var = theta.gradient_noise_var[h].item()
         self.quirk_var = 0.0 if theta.quirk_var is None else theta.quirk_var[h].item()
+        self.low_noise_var = 0.0 if theta.low_noise_var is None else theta.low_noise_var[h].item()
         self.data, self.y = points_of(post.rows), post.y.numpy()
         self.inverse = np.linalg.inv(self.prior(self.data, self.data) + self.noise(self.data))
 
@@ -178,7 +179,8 @@ class Dense:
         return k + (self.model.mean_var + quirk) * (~is_a & ~is_b)
 
     def noise(self, points):
-        return np.diag(np.where(points.part == 0, self.noise_var, self.gradient_noise_var) * points.noise_scale)
+        of_value = self.noise_var + self.low_noise_var * (1 - points.s.prod(-1))
+        return np.diag(np.where(points.part == 0, of_value, self.gradient_noise_var) * points.noise_scale)
 
     def mean(self, points):
         return self.prior(points, self.data) @ self.inverse @ self.y

@@ -108,6 +108,26 @@ def test_what_is_pending_has_the_quirk_of_its_continuation(kind, place):
     assert_unbiased(acquisition, x, S, truth, other)
 
 
+def noisy_at_low_fidelity(post: Posterior) -> Posterior:
+    theta = replace(post.theta, low_noise_var=tensor([0.31, 0.83]))
+    return condition(post.model, theta, post.rows, post.y)
+
+
+@pytest.mark.parametrize("kind", [TaKG, TaKGZero])
+@pytest.mark.parametrize("place", [NEW, KNOWN])
+def test_noise_of_low_fidelities_is_simulated(kind, place):
+    post = a_posterior(seed=7, n=8, quirks=True)
+    noisy = noisy_at_low_fidelity(post)
+    louder = replace(noisy.theta, low_noise_var=None, noise_var=noisy.theta.noise_var + noisy.theta.low_noise_var)
+    everywhere = condition(post.model, louder, post.rows, post.y)
+    x, S = at(post, [place]), tensor([[[[0.3], [0.9]]]])
+    truth, other = (
+        value_of_information(one, x[0], S[0], grid(201), zeros=zeros_of(kind)) for one in (noisy, everywhere)
+    )
+    acquisition = an_acquisition(kind, noisy, draws=32, polish=8, candidates=torch.as_tensor(grid(101)))
+    assert_unbiased(acquisition, x, S, truth, other)
+
+
 # Gradients
 
 
@@ -162,6 +182,13 @@ def test_the_gradient_at_a_new_x_is_that_of_the_value(mix, kind, design):
 def test_the_gradient_by_fidelities_at_a_known_x_is_that_of_the_value(mix, kind, data_gradients):
     """By x there is none: the quirk of the next design is another one."""
     post = a_posterior(mix, d=2, design="matern52", n=8, seed=4, quirks=True, data_gradients=data_gradients)
+    assert_gradient_is_exact(a_precise_acquisition(kind, post), post.rows.x[3:4], tensor([SETS[mix]]), of_x=False)
+
+
+@pytest.mark.parametrize("mix", SETS, ids="*".join)
+@pytest.mark.parametrize("kind", [TaKG, TaKGZero])
+def test_the_gradient_knows_of_the_noise_of_low_fidelities(mix, kind):
+    post = noisy_at_low_fidelity(a_posterior(mix, d=2, design="matern52", n=8, seed=4, quirks=True))
     assert_gradient_is_exact(a_precise_acquisition(kind, post), post.rows.x[3:4], tensor([SETS[mix]]), of_x=False)
 
 

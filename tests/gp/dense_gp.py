@@ -29,6 +29,7 @@ class Sample:
     noise_var: float
     gradient_noise_var: float
     quirk_var: float = 0.0
+    low_noise_var: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def samples_of(theta):
             float(theta.noise_var[h]),
             float(theta.gradient_noise_var[h]),
             0.0 if theta.quirk_var is None else float(theta.quirk_var[h]),
+            0.0 if theta.low_noise_var is None else float(theta.low_noise_var[h]),
         )
         for h in range(len(theta.signal_var))
     ]
@@ -144,7 +146,11 @@ def covariance(model, p, a, b):
 
 
 def noise(p, rows):
-    return np.diag([row.noise_scale * (p.gradient_noise_var if row.part else p.noise_var) for row in rows_of(rows)])
+    def of_one(row):
+        low = p.low_noise_var * (1 - np.prod(row.s))
+        return row.noise_scale * (p.gradient_noise_var if row.part else p.noise_var + low)
+
+    return np.diag([of_one(row) for row in rows_of(rows)])
 
 
 def posterior(model, p, rows, y, query):
@@ -180,6 +186,7 @@ def some_theta(model, gen, *, H=3):
         noise_var=uniform(gen, H, low=0.02, high=0.2),
         gradient_noise_var=uniform(gen, H, low=0.3, high=0.7),
         quirk_var=uniform(gen, H, low=0.3, high=1.6) if model.has_quirks else None,
+        low_noise_var=uniform(gen, H, low=0.1, high=0.4) if model.has_quirks else None,
     )
 
 

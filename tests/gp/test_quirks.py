@@ -206,8 +206,7 @@ def test_what_is_simulated_without_noise_has_no_quirk(design):
         expected = dense_covariance(model, p, rows, rows)
         np.testing.assert_allclose(K[h], expected, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(variance[h], expected.diagonal(), rtol=1e-12)
-        noise = np.diag(rows.noise_scale.numpy() * p.noise_var)
-        np.testing.assert_allclose(lower[h].tril(), np.tril(expected + noise), rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(lower[h].tril(), np.tril(expected + noise(p, rows)), rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(cross[h, :, 0], dense_covariance(model, p, data, at_x), rtol=1e-12, atol=1e-13)
 
 

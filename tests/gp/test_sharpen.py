@@ -1,12 +1,14 @@
 """Which samples lose their noise, by the density of the data in NumPy."""
 
+import dataclasses
+
 import dense_gp
 import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from takg.gp import Hyperparameters, Model, condition, fit, value_rows
+from takg.gp import Hyperparameters, Model, condition, fit, noise_variance, value_rows
 from takg.gp._sharpen import sharpened
 
 LEAST = 1e-8
@@ -63,6 +65,18 @@ def test_the_posterior_is_that_under_the_noise_it_says():
     torch.testing.assert_close(post.weights, fresh.weights)
     assert torch.equal(post.jitter, fresh.jitter)
     assert post.L.stride() == fresh.L.stride()  # or every solve would copy it first
+
+
+@pytest.mark.parametrize(("quirk_var", "kept"), [(1e-6, 1e-9), (0.5, 1e-5 - LEAST)])
+def test_low_fidelity_keeps_its_noise_where_designs_have_quirks(quirk_var, kept):
+    rows, y = drawn(1e-9)
+    theta = dataclasses.replace(theta_of([0.3], 1e-5), quirk_var=torch.tensor([quirk_var], dtype=torch.float64))
+    post = sharpened(condition(MODEL, theta, rows, y))
+    assert post.theta.noise_var.item() == LEAST
+    assert post.theta.low_noise_var.item() == pytest.approx(kept)
+    fidelities = torch.tensor([[0.0], [0.25], [1.0]], dtype=torch.float64)
+    found = noise_variance(post.theta, value_rows(rows.x[:3], fidelities))
+    assert found[0].tolist() == pytest.approx([LEAST + kept, LEAST + 0.75 * kept, LEAST])
 
 
 def test_noise_that_is_less_already_stays():

@@ -280,3 +280,25 @@ def test_what_is_maximised_and_was_never_positive_is_not_predicted_to_be(tmp_pat
     belief = learned(study)
     found = [belief.predict((i / 40,), [()])[0] for i in range(41)]
     assert max(one.high for one in found) < 0
+
+
+# What is recommended
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_one_of_those_that_were_tried_is_recommended_until_there_are_enough_for_a_plane(
+    tmp_path: Path, count: int
+) -> None:
+    study = small_study(
+        tmp_path,
+        None,
+        space={"x": takg.Float(0.0, 1.0), "k": takg.Int(1, 100)},
+        cost="reported",
+        samples=SAMPLES,
+        initial=count,
+    )
+    tried = [{"x": 0.1 + 0.17 * i, "k": 5 + 31 * (i % 3)} for i in range(count)]
+    script(study, *(Proposal(config=config, target=()) for config in tried))
+    for config in tried:
+        study.tell(study.ask(), (config["x"] - 0.35) ** 2 + (config["k"] - 40) ** 2 / 1e4, cost=1.0)
+    assert (study.best.config in tried) == (count <= 3)  # two parameters, and a level

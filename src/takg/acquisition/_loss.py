@@ -419,8 +419,10 @@ class LossSimulator:
         A = torch.linalg.solve_triangular(self._L.mT, V, upper=True)  # (H, n, B r)
         V = V.reshape(H, n, B, r).movedim(1, 2)  # (H, B, n, r)
         # Rows without noise keep a little: two of them next to each other would magnify rounding errors.
-        noise = torch.maximum(noise_variance(theta, rows), _LEAST_NOISE * theta.signal_var[:, None])
-        prior = covariance(model, theta, rows, rows) + torch.diag_embed(noise)[:, None]
+        noise = noise_variance(theta, rows)  # (H, r) or (H, B, r)
+        noise = noise if noise.ndim == 3 else noise[:, None]
+        noise = torch.maximum(noise, _LEAST_NOISE * theta.signal_var[:, None, None])
+        prior = covariance(model, theta, rows, rows) + torch.diag_embed(noise)
         # A repeated row becomes one of unit variance that is independent of everything.
         both = is_new[:, :, None] * is_new[:, None, :]
         prior = prior * both + torch.diag_embed(1 - is_new)

@@ -72,9 +72,13 @@ def prior_variance(model: Model, theta: Hyperparameters, rows: Rows) -> Tensor:
 
 
 def noise_variance(theta: Hyperparameters, rows: Rows) -> Tensor:
-    """Noise of each row, (H, r)."""
+    """Noise of each row, (H, r), or (H, ..., r) where it depends on the fidelity."""
     is_value = (rows.part == 0)[None]
-    return torch.where(is_value, theta.noise_var[:, None], theta.gradient_noise_var[:, None]) * rows.noise_scale
+    noise = torch.where(is_value, theta.noise_var[:, None], theta.gradient_noise_var[:, None])  # (H, r)
+    if theta.low_noise_var is not None:
+        low = distance_to_target(rows.s) * (rows.part == 0)  # (..., r)
+        noise = noise.reshape(theta.H, *[1] * (low.ndim - 1), -1) + _lift(theta.low_noise_var, low[None]) * low
+    return noise * rows.noise_scale
 
 
 def design_covariance(model: Model, theta: Hyperparameters, a: Rows, b: Rows, *, is_aligned: bool = False) -> Tensor:

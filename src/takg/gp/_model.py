@@ -32,6 +32,7 @@ class Hyperparameters:
     noise_var: Tensor  # (H,)
     gradient_noise_var: Tensor  # (H,)
     quirk_var: Tensor | None = None  # (H,); None if designs have no quirks
+    low_noise_var: Tensor | None = None  # (H,), noise of values at fidelity 0 beside noise_var; none at the target
 
     @property
     def H(self) -> int:
@@ -45,6 +46,7 @@ class Hyperparameters:
             noise_var=self.noise_var[chosen],
             gradient_noise_var=self.gradient_noise_var[chosen],
             quirk_var=None if self.quirk_var is None else self.quirk_var[chosen],
+            low_noise_var=None if self.low_noise_var is None else self.low_noise_var[chosen],
         )
 
 

@@ -54,7 +54,7 @@ class Posterior:
         """Covariance of observations still to be made at rows: K_n plus noise, (H, ..., r, r)."""
         K = self.covariance(rows)
         noise = noise_variance(self.theta, rows)
-        return K + noise.reshape(self.theta.H, *[1] * (K.ndim - 3), -1).diag_embed()
+        return K + _lifted(noise, K.ndim - 1).diag_embed()
 
     def target_mean(self, x_new: Tensor) -> Tensor:
         """mu_n(x', 1) at (..., c, d): (H, ..., c)."""

@@ -125,6 +125,11 @@ class Belief:
         return _tensor(space.points, space.d) if isinstance(space, Pool) else None
 
     @cached_property
+    def tells_slopes(self) -> bool:
+        """Whether enough configurations were tried to lay a plane through them; before, trust the best of them."""
+        return len(self.xs) > self.plan.space.d + 1
+
+    @cached_property
     def recommended(self) -> Recommendation:
         """Where the mean at full fidelity is smallest, in the unit cube."""
         allowed = None if self.survival is None else self.survival.is_safe
@@ -132,7 +137,7 @@ class Belief:
             self.posterior,
             seed=self.seed,
             outcome=self.outcome,
-            among=self.among,
+            among=self.among if self.tells_slopes else self.xs,
             allowed=allowed,
             caution=_CAUTION,
         )
@@ -140,7 +145,7 @@ class Belief:
     @cached_property
     def best(self) -> tuple[Config, Prediction]:
         """The configuration that can be run next to the recommended one, and what is predicted of it."""
-        limit = 1 if isinstance(self.plan.space, Pool) else _CLOSE
+        limit = 1 if isinstance(self.plan.space, Pool) or not self.tells_slopes else _CLOSE
         near = self.plan.space.neighbours(tuple(self.recommended.x.tolist()), limit=limit)
         places = _tensor(near, self.plan.space.d)
         with torch.no_grad():
