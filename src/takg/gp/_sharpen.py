@@ -12,7 +12,7 @@ from torch import Tensor
 
 from takg.gp._posterior import Posterior, condition
 
-SHARP_NOISE = 1e-8  # less makes the covariance of a few hundred rows too ill-conditioned
+SHARP_NOISE = 1e-8  # outputs are trusted to 1e-4 of their sd
 _UNKNOWN = 1e-3  # share of a quirk's variance that does not go as 1 - prod s
 
 
