@@ -302,3 +302,20 @@ def test_one_of_those_that_were_tried_is_recommended_until_there_are_enough_for_
     for config in tried:
         study.tell(study.ask(), (config["x"] - 0.35) ** 2 + (config["k"] - 40) ** 2 / 1e4, cost=1.0)
     assert (study.best.config in tried) == (count <= 3)  # two parameters, and a level
+
+
+# What is trusted
+
+
+@pytest.mark.parametrize(("noise", "is_trusted"), [(0.0, True), (0.05, False)])
+def test_losses_without_noise_are_trusted_further_than_hyperparameters_are_learned_with(
+    tmp_path: Path, noise: float, is_trusted: bool
+) -> None:
+    study = small_study(
+        tmp_path, None, space={"x": takg.Float(0.0, 1.0)}, cost="reported", samples=SAMPLES, warp="none"
+    )
+    xs = [(0.11 + 0.381966 * i) % 1 for i in range(20)]
+    script(study, *(Proposal(config={"x": x}, target=()) for x in xs))
+    for i, x in enumerate(xs):
+        study.tell(study.ask(), math.sin(5 * x) + noise * math.sin(97.0 * i), cost=1.0)
+    assert (learned(study).posterior.theta.noise_var < 1e-6).tolist() == [is_trusted] * SAMPLES
