@@ -4,6 +4,7 @@
 
 The table goes between the two marker lines of the page, and nothing else of it is touched; without --out it is printed.
 With --published, what was published before stands beside the results, and what is in the table is published in turn.
+Only the figures of problems with new results are drawn anew then: what is published is coarser.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,8 @@ def _band(runs: Sequence[dict[str, Any]], grid: Sequence[float]) -> list[tuple[f
     return band
 
 
-def report(results: Results, figures: Path | None, page: Path | None) -> str:
+def report(results: Results, figures: Path | None, page: Path | None, new: Collection[str] = ()) -> str:
+    """All tables; the figures that are not there yet are drawn, and those of the new problems anew."""
     from importlib.metadata import version
 
     parts = [f"Versions: {', '.join(f'{name} {version(name)}' for name in installed())}.", ""]
@@ -171,7 +173,8 @@ def report(results: Results, figures: Path | None, page: Path | None) -> str:
         parts.append(table(problem, methods))
         if figures is not None:
             path = figures / f"regret-{problem}.png"
-            figure(problem, methods, path)
+            if problem in new or not path.exists():
+                figure(problem, methods, path)
             shown = Path(os.path.relpath(path, page.parent)) if page else path
             parts.append(f"![Regret against cost on {problem}]({shown.as_posix()})\n")
     return "\n".join(parts)
@@ -253,12 +256,12 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--published", type=Path, metavar="DIR", help="where the regrets in the tables are kept")
     parser.add_argument("--out", type=Path, metavar="PAGE", help="put the tables between the markers of this page")
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="draw a figure for each problem")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="draw a figure for each problem with new results")
     args = parser.parse_args()
     results = load(args.results, args.published)
     if not results:
         raise SystemExit(f"{args.results}: no finished runs; run benchmarks/regret.py first")
-    text = report(results, args.figures, args.out)
+    text = report(results, args.figures, args.out, load(args.results, None))
     if args.published:
         publish(results, args.published)
     if args.out:

@@ -37,4 +37,5 @@ def test_the_engine_runs_as_it_is_printed(capsys):
 @pytest.mark.parametrize("path", [*DOCS.glob("*.md"), ROOT / "README.md"], ids=lambda path: path.name)
 def test_links_between_the_pages_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
-        assert (path.parent / target).exists(), f"{path.name} links to {target}"
+        file = (path.parent / target).resolve()
+        assert file.is_relative_to(ROOT) and file.exists(), f"{path.name} links to {target}"

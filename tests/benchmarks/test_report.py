@@ -223,6 +223,15 @@ def test_a_figure_is_drawn_for_each_problem(tmp_path):
     assert (tmp_path / "figures" / "regret-branin.png").stat().st_size > 10_000
 
 
+def test_figures_without_new_results_stay_as_they_are(tmp_path):
+    results = {name: {"takg": [run("takg", 0, [9.0, 1e-3, 0.0])]} for name in ("branin", "hartmann3", "static")}
+    for name in ("branin", "hartmann3"):
+        (tmp_path / f"regret-{name}.png").write_text("old")
+    report.report(results, tmp_path, tmp_path / "page.md", new={"branin"})
+    drawn = {path.name: path.stat().st_size > 10_000 for path in tmp_path.glob("*.png")}
+    assert drawn == {"regret-branin.png": True, "regret-hartmann3.png": False, "regret-static.png": True}
+
+
 def test_what_is_published_gives_the_same_tables_and_bars(tmp_path):
     regrets = {"takg": [3.0, 1.0, 0.5, 0.25, 0.125], "ei": [4.0, 2.0, 2.0, 1.5, 1.25], "dkg": [8.0, 0.3]}
     runs = [
