@@ -16,7 +16,7 @@ from takg.acquisition import Gain, KnowledgeGradient, TaKG, TaKGZero
 from takg.errors import InputError
 from takg.gp import Model, fit, fit_outcome, value_rows
 from takg.optim import METHODS, Region, maximise
-from takg.optim._outer import _stochastic
+from takg.optim._ascend import stochastic
 from takg.problems import PROBLEMS
 
 each_method = pytest.mark.parametrize("method", METHODS)
@@ -177,7 +177,8 @@ def test_a_maximiser_known_in_closed_form_is_found(method):
 def test_with_many_rows_a_search_in_stages_takes_fewer_passes_and_the_papers_ascent_does_not(
     method, spent, monkeypatch
 ):
-    monkeypatch.setattr("takg.optim._outer._MANY_ROWS", 1)
+    for module in ("_outer", "_ascend"):
+        monkeypatch.setattr(f"takg.optim.{module}.MANY_ROWS", 1)
     found = maximise(a_bump(), BUMP_REGION, seed=1, method=method, restarts=4, raw=32, passes=20)
     assert len(found.history) == spent
 
@@ -255,7 +256,7 @@ def test_the_gradient_along_the_stochastic_ascent_falls_towards_0():
     first = gradient_length(starts)
     late = {
         passes: np.mean(
-            [gradient_length(_stochastic(acquisition, TRACE, starts, runs, passes, seed).z) for seed in (0, 1)]
+            [gradient_length(stochastic(acquisition, TRACE, starts, runs, passes, seed).z) for seed in (0, 1)]
         )
         for passes in (20, 80, 320)
     }
@@ -269,7 +270,7 @@ def test_stochastic_steps_are_those_of_robbins_and_monro():
     """On a plane moves are steps: a power of t whose sum is infinite and that of its squares is not."""
     plane, record = recorded(Plane, a_posterior((), d=2), seed=0)
     region = Region(d=2, m=0)
-    _stochastic(plane, region, torch.zeros(1, 2, dtype=torch.float64), region.new_runs(1, 1), 60, 0)
+    stochastic(plane, region, torch.zeros(1, 2, dtype=torch.float64), region.new_runs(1, 1), 60, 0)
     x = torch.cat(record.x)[:, 0]  # (60, 2)
     steps = x.diff(dim=0)
     settled = steps[20:]  # the first estimates set the scale

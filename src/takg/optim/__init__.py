@@ -1,7 +1,9 @@
 """Maximise an acquisition function; recommend the best design."""
 
+from takg.optim._ascend import METHODS
 from takg.optim._basket import Basket
-from takg.optim._outer import METHODS, Snap, Suggestion, maximise
+from takg.optim._ends import Snap, Suggestion
+from takg.optim._outer import maximise
 from takg.optim._recommend import Recommendation, recommend
 from takg.optim._region import Choice, Region, Runs
 

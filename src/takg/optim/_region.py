@@ -38,6 +38,10 @@ class Runs(NamedTuple):
         """(B, q), bool."""
         return self.s.isnan().all(-1)
 
+    def of(self, who: Tensor) -> "Runs":
+        """Those of some candidates, by index."""
+        return Runs(self.x[who], self.s[who])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
