@@ -12,64 +12,36 @@ functions of x and S whose gradients are exact (Theorem 1).
 """
 
 import copy
-import dataclasses
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from takg.acquisition._draws import Draws, drawn, turned
-from takg.acquisition._inner import KernelSums, scaled_features
+from takg.acquisition._target import Observations, Shift, TargetMean
 from takg.errors import InputError
 from takg.gp import (
     Posterior,
     Rows,
     Survival,
-    Tables,
-    covariance,
-    design_covariance,
     joined,
-    noise_variance,
-    target_factor,
-    value_rows,
 )
 from takg.numerics import (
     DRAW_METHODS,
     allowed_part,
     furthest_allowed,
-    jittered_cholesky,
-    normal_draws,
     side_by_side,
     sobol_points,
 )
 
-_ENTRIES_AT_ONCE, _POINTS_AT_ONCE = 2_000_000, 128
+_ENTRIES_AT_ONCE = 2_000_000
 _WORTH_A_THREAD = 32  # candidates
 _NODES = 3  # inner problems of a draw: either sign of the tail, and the benchmark if it depends on the candidate
-_LEAST_NOISE = 1e-8  # variance of a simulated observation, as a share of the signal's
 _PASSES_FROM_NEAR = 1  # Newton passes to follow an inner minimum that has moved a little
 _SPREAD, _LOW = 32, 64  # candidates for inner minima, beside the minimisers of the mean
 _LEAST_OWN = 0.5  # chance of an evaluation's own x to be the answer: if it is seen to survive, it will be higher
 _LOW_OF_POOL = 192  # candidates where only some designs can be run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observations:
-    """What a batch of B candidates would observe, each of q evaluations at its own x."""
-
-    x: Tensor  # (B, q, d)
-    rows: Rows  # r of them with batch (B,), the lead first
-    owner: Tensor  # (r,), which of the q evaluations a row belongs to
-    lead: int  # how many rows are known to the benchmark too
-    is_new: Tensor  # (B, r), bool; a row that repeats an earlier one observes nothing
-
-    def __getitem__(self, chosen: slice) -> "Observations":
-        rows = Rows(
-            x=self.rows.x[chosen], s=self.rows.s[chosen], part=self.rows.part, noise_scale=self.rows.noise_scale
-        )
-        return Observations(x=self.x[chosen], rows=rows, owner=self.owner, lead=self.lead, is_new=self.is_new[chosen])
 
 
 class Gain(NamedTuple):
@@ -136,7 +108,7 @@ class LossSimulator:
         self._allowed = None if survival is None else survival.is_safe
         self.known = post.rows.x.unique(dim=0)  # the designs that were evaluated, (k, d)
         with torch.no_grad():
-            self._prepare_data(pending)
+            self._target = self._folded()
             candidates = self._default_candidates() if candidates is None else candidates
             if self._allowed is not None and not self._allowed(candidates).any():
                 self._allowed = None
@@ -151,7 +123,7 @@ class LossSimulator:
         _check_effort(other.draws, other.polish)
         if self.pending is not None:  # their outcomes are drawn too
             with torch.no_grad():
-                other._prepare_data(self.pending)
+                other._target = other._folded()
                 other._prepare_candidates()
         return other
 
@@ -201,7 +173,7 @@ class LossSimulator:
                 there, in a single pass, and not looked for: much faster, and as good as long as steps are small.
         """
         B, r = observations.is_new.shape
-        width = _NODES * self.draws * max(len(self.candidates), self._slots.x.shape[0]) * self.post.theta.H
+        width = _NODES * self.draws * max(len(self.candidates), self._target.slots.x.shape[0]) * self.post.theta.H
         size = max(1, _ENTRIES_AT_ONCE // width)
         k = observations.lead
         is_widened = k > 0 and observations.x.shape[1] == 1
@@ -229,40 +201,8 @@ class LossSimulator:
             torch.cat([part.minimisers for part in parts], dim=1),
         )
 
-    def _prepare_data(self, pending: Rows | None) -> None:
-        """Fold the posterior mean, under each draw of the pending outcomes, into weights of distinct slots."""
-        post, H = self.post, self.post.theta.H
-        if pending is None:
-            self._L, self._rows = post.L, post.rows
-            weights = post.weights[:, None, :]  # (H, 1, n)
-        else:
-            D = jittered_cholesky(post.observation_covariance(pending)).L  # (H, p, p)
-            W = normal_draws(H, self.draws, len(pending), seed=self.seed, method=self.method)
-            # Shuffled, since two Sobol sequences in step with each other fill a curve and not the square.
-            W = W[:, torch.randperm(self.draws, generator=torch.Generator().manual_seed(self.seed))]
-            outcome = post.mean(pending)[:, None, :] + W @ D.mT  # (H, M, p)
-            longer = post.extended(pending, torch.zeros(len(pending), dtype=torch.float64))
-            self._L, self._rows = longer.L, longer.rows
-            y = torch.cat([post.y.expand(H, self.draws, -1), outcome], dim=-1)  # (H, M, n + p)
-            weights = torch.cholesky_solve(y.mT, self._L).mT
-        key = torch.cat([self._rows.x, self._rows.part[:, None].to(torch.float64)], dim=-1)
-        distinct, self._slot_of_row = key.unique(dim=0, return_inverse=True)
-        no_s = distinct.new_empty(len(distinct), 0)
-        self._slots = value_rows(distinct[:, :-1], no_s)
-        if self._rows.has_gradients:
-            self._slots = dataclasses.replace(self._slots, part=distinct[:, -1].long())
-        has_tables = post.model.m and not self._rows.has_gradients
-        self._tables = Tables.of(post.model, self._rows) if has_tables else None
-        self._is_value = (self._rows.part == 0).to(torch.float64)
-        self._pull = target_factor(post.model, post.theta, self._rows)  # (H, n)
-        self._base_weights = self._fold((weights * self._pull[:, None, :]).mT).mT  # (H, M or 1, slots)
-        self._base_offset = post.model.mean_var * (weights * self._is_value).sum(-1)  # (H, M or 1)
-
-    def _fold(self, columns: Tensor) -> Tensor:
-        """Sum rows of (H, n, ...) that share a slot: (H, slots, ...)."""
-        H, _, *rest = columns.shape
-        out = columns.new_zeros(H, len(self._slots.part), *rest)
-        return out.index_add(1, self._slot_of_row, columns)
+    def _folded(self) -> TargetMean:
+        return TargetMean(self.post, self.pending, draws=self.draws, seed=self.seed, method=self.method)
 
     def _default_candidates(self) -> Tensor:
         """Few points, since every simulated outcome is compared on all of them: those of low mean, and a spread."""
@@ -270,27 +210,21 @@ class LossSimulator:
         if self.among is not None:
             pool = allowed_part(self._allowed, self.among)
             count = min(_LOW_OF_POOL, len(pool))
-            return pool[self._base_means(pool).mean(0).topk(count, largest=False).indices]
+            return pool[self._target.means(pool).mean(0).topk(count, largest=False).indices]
         spread = sobol_points(_SPREAD, d, seed=self.seed)
-        pool = torch.cat([sobol_points(4 * _SPREAD, d, seed=self.seed + 1), self._slots.x.unique(dim=0)])
+        pool = torch.cat([sobol_points(4 * _SPREAD, d, seed=self.seed + 1), self._target.slots.x.unique(dim=0)])
         pool = allowed_part(self._allowed, pool)
-        low = pool[self._base_means(pool).mean(0).topk(min(_LOW, len(pool)), largest=False).indices]
+        low = pool[self._target.means(pool).mean(0).topk(min(_LOW, len(pool)), largest=False).indices]
         return torch.cat([spread, low, self._minimisers_from(torch.cat([pool, spread]))])
-
-    def _base_means(self, points: Tensor) -> Tensor:
-        """Mean of each sample, averaged over draws of pending outcomes, up to a constant: (g, d) -> (H, g)."""
-        weights = self._base_weights.mean(1)[..., None]  # (H, slots, 1)
-        parts = points.expand(self.post.theta.H, -1, -1).split(_POINTS_AT_ONCE, dim=1)
-        return torch.cat([self._features(part) @ weights for part in parts], dim=1)[..., 0]
 
     def _minimisers_from(self, points: Tensor) -> Tensor:
         """Local minimisers of each sample's mean, from the best few of the points."""
         H, d = self.post.theta.H, self.post.model.d
-        weights = self._base_weights.mean(1, keepdim=True)
-        values = self._base_means(points)  # (H, g)
+        weights = self._target.weights.mean(1, keepdim=True)
+        values = self._target.means(points)  # (H, g)
         starts = points[values.topk(min(4, len(points)), largest=False).indices]  # (H, k, d)
         P = starts.shape[1]
-        found = self._sums(weights.expand(-1, P, -1), values.new_zeros(H, P)).minimise(starts, passes=20)
+        found = self._target.sums(weights.expand(-1, P, -1), values.new_zeros(H, P)).minimise(starts, passes=20)
         distinct: Tensor = found.x.reshape(-1, d).unique(dim=0)
         return distinct
 
@@ -306,64 +240,21 @@ class LossSimulator:
                 f"candidates ranges over [{float(G.min()):g}, {float(G.max()):g}]; expected points of the unit cube"
             )
         H = self.post.theta.H
-        self._candidate_features = self._features(G[None].expand(H, -1, -1))  # (H, g, slots)
-        base = self._base_offset[..., None] + self._base_weights @ self._candidate_features.mT  # (H, M or 1, g)
+        self._candidate_features = self._target.features(G[None].expand(H, -1, -1))  # (H, g, slots)
+        base = self._target.offset[..., None] + self._target.weights @ self._candidate_features.mT  # (H, M or 1, g)
         self._candidate_base = base
         starts = G[base.argmin(-1)]  # (H, M or 1, d)
         passes = 20 if self.among is None else 0
-        self._floor = self._sums(self._base_weights, self._base_offset).minimise(starts, passes=passes)
+        self._floor = self._target.sums(self._target.weights, self._target.offset).minimise(starts, passes=passes)
         if self._allowed is not None and passes:
             x = furthest_allowed(self._allowed, starts, self._floor.x)
-            features = self._features(x)  # (H, M or 1, slots)
-            value = (features * self._base_weights).sum(-1) + self._base_offset
+            features = self._target.features(x)  # (H, M or 1, slots)
+            value = (features * self._target.weights).sum(-1) + self._target.offset
             self._floor = self._floor._replace(x=x, value=value, features=features)
-
-    def _features(self, x_new: Tensor) -> Tensor:
-        """k_x(x', slot), points that differ between samples: (H, ..., c, d) -> (H, ..., c, slots)."""
-        model, theta = self.post.model, self.post.theta
-        if self._slots.has_gradients:
-            points = value_rows(x_new, x_new.new_empty(*x_new.shape[:-1], 0))
-            slots = Rows(
-                x=self._slots.x.expand(*x_new.shape[:-2], *self._slots.x.shape),
-                s=self._slots.s,
-                part=self._slots.part,
-                noise_scale=self._slots.noise_scale,
-            )
-            return design_covariance(model, theta, points, slots, is_aligned=True)
-        flat = x_new.reshape(theta.H, -1, model.d) / theta.lengthscale[:, None, :]
-        return scaled_features(model.design_kernel, flat, self._slots.x / theta.lengthscale[:, None, :]).reshape(
-            *x_new.shape[:-1], -1
-        )
-
-    def _sums(
-        self,
-        weights: Tensor,
-        offset: Tensor,
-        own: Tensor | None = None,
-        own_weights: Tensor | None = None,
-        own_gradients: Tensor | None = None,
-    ) -> KernelSums:
-        """P functions of x' from weights of the slots (H, P, slots)."""
-        H, P, _ = weights.shape
-        d = self.post.model.d
-        shared_gradients = None
-        if self._slots.has_gradients:
-            shared_gradients, weights = _by_part(weights, self._slots.part, d)
-        return KernelSums(
-            kernel=self.post.model.design_kernel,
-            lengthscale=self.post.theta.lengthscale,
-            shared=self._slots.x,
-            shared_weights=weights,
-            shared_gradients=shared_gradients,
-            own=weights.new_empty(P, 0, d) if own is None else own,
-            own_weights=weights.new_empty(H, P, 0) if own_weights is None else own_weights,
-            own_gradients=own_gradients,
-            offset=offset,
-        )
 
     def _gain(self, observations: Observations, draws: Draws, near: Tensor | None) -> Gain:
         k = observations.lead
-        shift = self._shift(observations)
+        shift = self._target.shift(observations)
         # What multiplies T(x'): the lead's part, and that with the tail's of either sign.
         lead = draws.lead[:, None].expand(-1, len(observations.x), -1, -1)  # (H, B, M, k)
         if draws.is_widened and k > 1:
@@ -375,15 +266,15 @@ class LossSimulator:
             v = torch.stack(ways, dim=3)  # (H, B, M, J, r)
             # (H, B, M, J, d), (H, B, M, J, slots), (H, B, M, J)
             x_star, features, is_converged = self._inner_minima(observations, shift, v, near)
-            base = self._base(features)  # (H, B, M, J)
-        T = self._T(observations, shift, x_star, features)  # (H, B, M, J, r)
+            base = self._target.base(features)  # (H, B, M, J)
+        T = self._target.T(observations, shift, x_star, features)  # (H, B, M, J, r)
         if k == 0:  # the benchmark is the same for all candidates, and known
             floor = self._floor
-            T_floor = self._T(
+            T_floor = self._target.T(
                 observations,
                 shift,
                 floor.x[:, None].expand(-1, len(observations.x), -1, -1),
-                self._features(floor.x)[:, None].expand(-1, len(observations.x), -1, -1),
+                self._target.features(floor.x)[:, None].expand(-1, len(observations.x), -1, -1),
             )  # (H, B, M or 1, r)
             T = torch.cat([T, T_floor[:, :, :, None].expand(-1, -1, self.draws, -1, -1)], dim=3)
             base = torch.cat([base, floor.value[:, None, :, None].expand(*base.shape[:3], 1)], dim=3)
@@ -396,77 +287,8 @@ class LossSimulator:
         missed = int((~is_converged).sum())
         return Gain(reduction, benchmark.detach(), missed, is_converged.numel(), shift.jitter, x_star)
 
-    def _base(self, features: Tensor) -> Tensor:
-        """The mean as it is, from k(x', slots): (H, B, M, J, slots) -> (H, B, M, J)."""
-        H, B, M, J, _ = features.shape
-        if self._base_weights.shape[1] == 1:  # nothing is pending: one product
-            found = (features.reshape(H, B * M * J, -1) @ self._base_weights.mT).reshape(H, B, M, J)
-        else:
-            found = torch.einsum("hbmju,hmu->hbmj", features, self._base_weights)
-        return found + self._base_offset[:, None, :, None]
-
-    def _shift(self, observations: Observations) -> "_Shift":
-        """The parts of sigma-tilde that do not depend on x'."""
-        model, theta = self.post.model, self.post.theta
-        rows = observations.rows
-        is_new = observations.is_new.to(torch.float64)  # (B, r)
-        if self._tables is None or rows.has_gradients:
-            K = (covariance(model, theta, self._rows, rows) * is_new[:, None, :]).movedim(2, 1)
-        else:
-            K = self._tables.covariance_with(theta, observations.x, observations.owner, rows.s, is_new, rows.has_quirk)
-        H, n, B, r = K.shape
-        V = torch.linalg.solve_triangular(self._L, K.reshape(H, n, B * r), upper=False)
-        A = torch.linalg.solve_triangular(self._L.mT, V, upper=True)  # (H, n, B r)
-        V = V.reshape(H, n, B, r).movedim(1, 2)  # (H, B, n, r)
-        # Rows without noise keep a little: two of them next to each other would magnify rounding errors.
-        noise = noise_variance(theta, rows)  # (H, r) or (H, B, r)
-        noise = noise if noise.ndim == 3 else noise[:, None]
-        noise = torch.maximum(noise, _LEAST_NOISE * theta.signal_var[:, None, None])
-        prior = covariance(model, theta, rows, rows) + torch.diag_embed(noise)
-        # A repeated row becomes one of unit variance that is independent of everything.
-        both = is_new[:, :, None] * is_new[:, None, :]
-        prior = prior * both + torch.diag_embed(1 - is_new)
-        factor = jittered_cholesky(prior - V.mT @ V, diagonal=prior.diagonal(dim1=-2, dim2=-1))
-        eye = torch.eye(r, dtype=torch.float64).expand(H, B, r, r)
-        folded = self._fold((A * self._pull[:, :, None]).reshape(H, n, B, r))  # (H, slots, B, r)
-        return _Shift(
-            factor=factor.L,
-            inverse=torch.linalg.solve_triangular(factor.L, eye, upper=False),
-            folded=folded.movedim(1, 2),
-            offset=model.mean_var * (A * self._is_value[:, None]).sum(1).reshape(H, B, r),
-            pull=target_factor(model, theta, rows) * is_new,
-            constant=model.mean_var * is_new * (rows.part == 0),
-            jitter=float(factor.jitter.max()),
-        )
-
-    def _T(self, observations: Observations, shift: "_Shift", x_new: Tensor, features: Tensor) -> Tensor:
-        """K_n((x', 1), rows) at points that differ between samples, (H, B, ..., d) -> (H, B, ..., r)."""
-        H, B, *between, d = x_new.shape
-        flat = x_new.reshape(H, B, -1, d)
-        prior = self._target_covariance(observations, shift, flat, is_aligned=True)  # (H, B, c, r)
-        T = prior - features.reshape(H, B, flat.shape[2], -1) @ shift.folded - shift.offset[:, :, None, :]
-        return T.reshape(H, B, *between, -1)
-
-    def _target_covariance(
-        self, observations: Observations, shift: "_Shift", points: Tensor, *, is_aligned: bool
-    ) -> Tensor:
-        """K((x', 1), rows) before any data, at points (c, d), or (H, B, c, d) with `is_aligned`: (H, B, c, r)."""
-        rows, has_gradients = observations.rows, observations.rows.has_gradients
-        if not has_gradients:  # all values at one x have the same
-            rows = value_rows(observations.x, observations.x.new_empty(*observations.x.shape[:-1], 0))
-        near = design_covariance(
-            self.post.model,
-            self.post.theta,
-            value_rows(points, points.new_empty(*points.shape[:-1], 0)),
-            _with_batch(rows, self.post.theta.H) if is_aligned else rows,
-            is_aligned=is_aligned,
-        )  # (H, B, c, r or q)
-        if not has_gradients:
-            near = near[..., observations.owner]
-        return near * shift.pull[:, :, None, :] + shift.constant[:, None, :]
-
     def _inner_minima(
-        self, observations: Observations, shift: "_Shift", v: Tensor, near: Tensor | None
+        self, observations: Observations, shift: Shift, v: Tensor, near: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x* of every simulated outcome: the best candidate, or one from nearby, polished."""
         H, B, M, J, _ = v.shape
@@ -475,20 +297,20 @@ class LossSimulator:
         start = self._best_candidates(observations, shift, v) if near is None or is_pool else near
         passes = self.polish if near is None else min(self.polish, _PASSES_FROM_NEAR)
         if passes == 0 or is_pool:
-            return start, self._features(start), torch.ones(start.shape[:-1], dtype=torch.bool)
+            return start, self._target.features(start), torch.ones(start.shape[:-1], dtype=torch.bool)
 
         P = B * M * J
-        weights = self._base_weights[:, None].expand(H, B, -1, -1)  # (H, B, M or 1, slots)
+        weights = self._target.weights[:, None].expand(H, B, -1, -1)  # (H, B, M or 1, slots)
         if weights.shape[2] > 1:
             weights = weights.repeat_interleave(J, dim=2)
         weights = torch.baddbmm(
             weights.reshape(H * B, -1, weights.shape[-1]), v.reshape(H * B, M * J, -1), _flat(shift.folded).mT, alpha=-1
         )
-        offset = self._base_offset[:, None, :, None] - (v * shift.offset[:, :, None, None, :]).sum(-1)
+        offset = self._target.offset[:, None, :, None] - (v * shift.offset[:, :, None, None, :]).sum(-1)
         offset = offset + (v * shift.constant[:, None, None, :]).sum(-1)
         pulled = v * shift.pull[:, :, None, None, :]  # (H, B, M, J, r)
         own_weights, own_gradients = self._own_weights(observations, pulled)
-        sums = self._sums(
+        sums = self._target.sums(
             weights.reshape(H, P, -1),
             offset.reshape(H, P),
             observations.x[:, None].expand(B, M * J, q, d).reshape(P, q, d),
@@ -500,16 +322,16 @@ class LossSimulator:
         if self._allowed is not None:
             x_star = furthest_allowed(self._allowed, start, x_star)
         # With derivative slots the sums' own centres are not the slots, and features have to be made anew.
-        is_there = self._allowed is None and not self._slots.has_gradients
-        features = found.features.reshape(H, B, M, J, -1) if is_there else self._features(x_star)
+        is_there = self._allowed is None and not self._target.slots.has_gradients
+        features = found.features.reshape(H, B, M, J, -1) if is_there else self._target.features(x_star)
         return x_star, features, found.converged.reshape(H, B, M, J)
 
-    def _best_candidates(self, observations: Observations, shift: "_Shift", v: Tensor) -> Tensor:
+    def _best_candidates(self, observations: Observations, shift: Shift, v: Tensor) -> Tensor:
         """The best of the shared candidates and the evaluation's own x for every outcome, (H, B, M, J, d)."""
         H, B, M, J, r = v.shape
         d, q = self.post.model.d, observations.x.shape[1]
         g = len(self.candidates)
-        T = self._target_covariance(observations, shift, self.candidates, is_aligned=False)  # (H, B, g, r)
+        T = self._target.prior_covariance(observations, shift, self.candidates, is_aligned=False)  # (H, B, g, r)
         # The batch joins the columns, so that the candidates' features are never copied.
         columns = shift.folded.movedim(1, 2).reshape(H, -1, B * r)  # (H, slots, B r)
         T = T - (self._candidate_features @ columns).reshape(H, g, B, r).movedim(2, 1) - shift.offset[:, :, None, :]
@@ -519,9 +341,11 @@ class LossSimulator:
         start = self.candidates[where]  # (H, B, M, J, d)
 
         x_own = observations.x.expand(H, B, q, d)
-        own_features = self._features(x_own)  # (H, B, q, slots)
-        own_T = self._T(observations, shift, x_own, own_features)  # (H, B, q, r)
-        own_base = own_features @ self._base_weights.mT[:, None] + self._base_offset[:, None, None, :]  # (H, B, q, M)
+        own_features = self._target.features(x_own)  # (H, B, q, slots)
+        own_T = self._target.T(observations, shift, x_own, own_features)  # (H, B, q, r)
+        own_base = (
+            own_features @ self._target.weights.mT[:, None] + self._target.offset[:, None, None, :]
+        )  # (H, B, q, M)
         own_values = torch.einsum("hbmtr,hbqr->hbmtq", v, own_T) + own_base.mT[:, :, :, None, :]
         if self.survival is not None:
             is_safe = self.survival.is_safe(observations.x, least=_LEAST_OWN)  # (B, q)
@@ -553,23 +377,3 @@ def _check_effort(draws: int, polish: int) -> None:
         raise InputError(f"draws={draws}: expected at least 1")
     if polish < 0:
         raise InputError(f"polish={polish}: expected at least 0 passes")
-
-
-class _Shift(NamedTuple):
-    factor: Tensor  # (H, B, r, r), D
-    inverse: Tensor  # (H, B, r, r), D^-1
-    folded: Tensor  # (H, B, slots, r), weights of the slots in K_n((x', 1), rows)
-    offset: Tensor  # (H, B, r)
-    pull: Tensor  # (H, B, r), what k_x(x', x) is multiplied by
-    constant: Tensor  # (B, r)
-    jitter: float
-
-
-def _with_batch(rows: Rows, H: int) -> Rows:
-    return Rows(x=rows.x.expand(H, *rows.x.shape), s=rows.s[..., :0], part=rows.part, noise_scale=rows.noise_scale)
-
-
-def _by_part(weights: Tensor, part: Tensor, d: int) -> tuple[Tensor, Tensor]:
-    """Split weights of slots (..., u) into those of derivatives (..., u, d) and those of values (..., u)."""
-    along = torch.nn.functional.one_hot((part - 1).clamp_min(0), d) * (part > 0)[:, None]
-    return weights[..., None] * along.to(weights.dtype), weights * (part == 0).to(weights.dtype)

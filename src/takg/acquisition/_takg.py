@@ -8,7 +8,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from takg.acquisition._loss import Gain, LossSimulator, Observations
+from takg.acquisition._loss import Gain, LossSimulator
+from takg.acquisition._target import Observations
 from takg.errors import InputError
 from takg.fidelity import check_fidelities, first_occurrence, in_trace, max_fidelity, zeroed
 from takg.gp import Cost, Posterior, Rows, Survival, continuation_cost, joined, rows_at

@@ -4,8 +4,8 @@ from takg.study._data import CostFunction
 from takg.study._evaluation import DivergedError, Evaluation, Train
 from takg.study._log import Log
 from takg.study._plan import Options, Plan
-from takg.study._study import Best, Study, Trained
-from takg.study._view import Trial
+from takg.study._study import Study
+from takg.study._view import Best, Trained, Trial
 
 __all__ = [
     "Best",

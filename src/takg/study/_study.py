@@ -5,7 +5,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from takg.errors import InputError, StaleError, StudyError
@@ -25,7 +25,7 @@ from takg.study._evaluation import Evaluation, Train
 from takg.study._log import Log
 from takg.study._plan import Plan
 from takg.study._runner import Connect, KeptCheckpoints, cost_of, prepare
-from takg.study._view import Trial, is_complete, point_rows, viewed
+from takg.study._view import Best, Trained, Trial, is_complete, point_rows, viewed
 
 if TYPE_CHECKING:  # the engine imports torch, which a study that is only looked at does not need
     from takg.study._belief import Belief, Prediction
@@ -34,27 +34,6 @@ if TYPE_CHECKING:  # the engine imports torch, which a study that is only looked
 _MOST_ATTEMPTS = 3  # of an evaluation whose workers die
 _MOST_OVERTAKEN = 3  # suggestions in a row that are thrown away because others asked in the meantime
 _ENGINE = "engine"  # the note under which the engine's memory is kept
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The recommended configuration and what is predicted of it at full fidelity."""
-
-    config: Config
-    mean: float
-    sd: float
-    median: float
-    low: float  # 5 % quantile
-    high: float  # 95 % quantile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """The best configuration that was trained in full, and its observed value."""
-
-    config: Config
-    value: float
-    trial: int
 
 
 class Study:

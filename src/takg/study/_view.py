@@ -1,4 +1,4 @@
-"""A study as its user sees it: trials with what became of them, and a table of all points."""
+"""A study as its user sees it: what is best, trials with what became of them, and a table of all points."""
 
 import math
 from dataclasses import dataclass
@@ -7,6 +7,27 @@ from typing import Any
 from takg.records import FAILED, FINISHED, RUNNING, Config, EvaluationState, Failed, StudyState, TrialState
 from takg.space import flat
 from takg.study._plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The recommended configuration and what is predicted of it at full fidelity."""
+
+    config: Config
+    mean: float
+    sd: float
+    median: float
+    low: float  # 5 % quantile
+    high: float  # 95 % quantile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The best configuration that was trained in full, and its observed value."""
+
+    config: Config
+    value: float
+    trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
