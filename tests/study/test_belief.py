@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import reloaded, script, small_study
+from small import new, reloaded, script, small_study
 from torch import Tensor
 
 import takg
@@ -302,6 +302,31 @@ def test_one_of_those_that_were_tried_is_recommended_until_there_are_enough_for_
     for config in tried:
         study.tell(study.ask(), (config["x"] - 0.35) ** 2 + (config["k"] - 40) ** 2 / 1e4, cost=1.0)
     assert (study.best.config in tried) == (count <= 3)  # two parameters, and a level
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("curves", "best"),
+    [
+        ([(0.47, 0.17), (0.95, 0.87)], 0),  # of a network; what fell most was extrapolated furthest, and not believed
+        ([(0.95, 0.87), (0.88, 0.72), (0.47, 0.17)], 2),
+        ([(0.5, 0.1, 0.6), (0.7, 0.5)], 1),  # where it is now counts
+        ([(0.5, 0.1, NAN), (0.7, 0.5)], 1),
+        ([(0.5, 0.1, NAN), (0.7, NAN)], 0),  # both have diverged
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_best_so_far_is_recommended_until_there_are_enough_for_a_plane(
+    tmp_path: Path, curves: list[tuple[float, ...]], best: int, sign: int
+) -> None:
+    study = small_study(tmp_path, cost="reported", direction="minimise" if sign > 0 else "maximise", samples=SAMPLES)
+    tried = [{"x": 0.25 * (i + 1), "y": 0.75 - 0.25 * i} for i in range(len(curves))]
+    for config, curve in zip(tried, curves, strict=True):
+        script(study, dataclasses.replace(new(len(curve), **config), kept=tuple((i + 1,) for i in range(len(curve)))))
+        study.tell(study.ask(), trace=[(i + 1, sign * loss) for i, loss in enumerate(curve)], cost=1.0)
+    assert study.best.config == tried[best]
 
 
 # What is trusted

@@ -108,6 +108,7 @@ class Belief:
     cost: Cost
     survival: Survival | None  # None while nothing has diverged
     xs: Tensor  # (trials, d), the configurations that were tried
+    lowest: Tensor  # (1, d), that with the lowest loss where it stands
     memory: Memory
     seed: int
 
@@ -126,18 +127,18 @@ class Belief:
 
     @cached_property
     def tells_slopes(self) -> bool:
-        """Whether enough configurations were tried to lay a plane through them; before, trust the best of them."""
+        """Whether enough configurations were tried to lay a plane through them; before, no extrapolation is trusted."""
         return len(self.xs) > self.plan.space.d + 1
 
     @cached_property
     def recommended(self) -> Recommendation:
-        """Where the mean at full fidelity is smallest, in the unit cube."""
+        """Where the mean at full fidelity is smallest, in the unit cube; at first what is lowest so far."""
         allowed = None if self.survival is None else self.survival.is_safe
         return recommend(
             self.posterior,
             seed=self.seed,
             outcome=self.outcome,
-            among=self.among if self.tells_slopes else self.xs,
+            among=self.among if self.tells_slopes else self.lowest,
             allowed=allowed,
             caution=_CAUTION,
         )
@@ -201,9 +202,18 @@ def learn(
         cost=cost,
         survival=survival,
         xs=_tensor(distinct, plan.space.d),
+        lowest=_tensor([_lowest(rows)], plan.space.d),
         memory=dataclasses.replace(memory, chains=fitted.chains),
         seed=seed,
     )
+
+
+def _lowest(rows: Sequence[Row]) -> Point:
+    """The design with the lowest loss at the last of its rows; one that has diverged only if all have."""
+    last = {row.x: row.y for row in rows}
+    finite = {x: y for x, y in last.items() if math.isfinite(y)}
+    finite = finite or {row.x: row.y for row in rows if math.isfinite(row.y)}
+    return min(finite, key=lambda x: finite[x])
 
 
 def rows_to_come(plan: Plan, rows: Sequence[Row]) -> Rows | None:
