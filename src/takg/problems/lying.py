@@ -1,6 +1,7 @@
 """Problems whose low fidelity says little, or the wrong thing, about the target; docs/benchmarks.md."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
@@ -10,6 +11,8 @@ from takg.fidelity import FidelitySpace
 from takg.problems._synthetic import Problem, branin, hartmann3
 
 __all__ = ["LYING", "crossing", "diverging", "misleading", "misleading_data", "mute", "static"]
+
+Formula = Callable[[Tensor, Tensor], Tensor]
 
 _TRACE = FidelitySpace(names=("iterations",), trace_dims=(0,))
 _DATA_AND_TRACE = FidelitySpace(names=("data", "iterations"), trace_dims=(1,))
@@ -26,15 +29,7 @@ def mute() -> Problem:
         share = (s[..., 0] - silent).clamp_min(0) / (1 - silent)
         return share * truth.formula(x, torch.ones_like(s)) + (1 - share) * level
 
-    return Problem(
-        name="mute",
-        lower=truth.lower,
-        upper=truth.upper,
-        fidelities=_TRACE,
-        minimum=truth.minimum,
-        minimisers=truth.minimisers,
-        formula=formula,
-    )
+    return replace(truth, name="mute", fidelities=_TRACE, formula=formula)
 
 
 def static() -> Problem:
@@ -47,28 +42,12 @@ def static() -> Problem:
         noise = 3 * (digits - torch.floor(digits)) - 3
         return s[..., 0] * truth.formula(x, torch.ones_like(s)) + (1 - s[..., 0]) * noise
 
-    return Problem(
-        name="static",
-        lower=truth.lower,
-        upper=truth.upper,
-        fidelities=_TRACE,
-        minimum=truth.minimum,
-        minimisers=truth.minimisers,
-        formula=formula,
-    )
+    return replace(truth, name="static", fidelities=_TRACE, formula=formula)
 
 
 def misleading() -> Problem:
     """A wide well that is the deeper one until s = 0.5 and gone at 1, and the narrow one that stays."""
-    return Problem(
-        name="misleading",
-        lower=(0.0,) * 3,
-        upper=(1.0,) * 3,
-        fidelities=_TRACE,
-        minimum=0.0,
-        minimisers=(_TRUE_WELL,),
-        formula=lambda x, s: _wells(x, s[..., 0]),
-    )
+    return _in_the_cube("misleading", _TRACE, _TRUE_WELL, lambda x, s: _wells(x, s[..., 0]))
 
 
 def misleading_data() -> Problem:
@@ -79,15 +58,7 @@ def misleading_data() -> Problem:
         rate = 3 + 5 * x[..., 0]
         return _wells(x, data) + _left(iterations, rate)
 
-    return Problem(
-        name="misleading-data",
-        lower=(0.0,) * 3,
-        upper=(1.0,) * 3,
-        fidelities=_DATA_AND_TRACE,
-        minimum=0.0,
-        minimisers=(_TRUE_WELL,),
-        formula=formula,
-    )
+    return _in_the_cube("misleading-data", _DATA_AND_TRACE, _TRUE_WELL, formula)
 
 
 def crossing() -> Problem:
@@ -98,15 +69,7 @@ def crossing() -> Problem:
         end = ((x - x.new_tensor(best)) ** 2).sum(dim=-1)
         return end + (2 - end) * _left(s[..., 0], 1 + 12 * x[..., 0])
 
-    return Problem(
-        name="crossing",
-        lower=(0.0,) * 3,
-        upper=(1.0,) * 3,
-        fidelities=_TRACE,
-        minimum=0.0,
-        minimisers=(best,),
-        formula=formula,
-    )
+    return _in_the_cube("crossing", _TRACE, best, formula)
 
 
 def diverging() -> Problem:
@@ -119,13 +82,19 @@ def diverging() -> Problem:
         lasts = (1 - x[..., 0]) / 0.3  # 1 and more below x_1 = 0.7
         return torch.where(s[..., 0] > lasts, torch.nan, loss)
 
+    return _in_the_cube("diverging", _TRACE, best, formula)
+
+
+def _in_the_cube(name: str, fidelities: FidelitySpace, minimiser: tuple[float, ...], formula: Formula) -> Problem:
+    """On the unit cube, with a minimum of 0."""
+    d = len(minimiser)
     return Problem(
-        name="diverging",
-        lower=(0.0,) * 3,
-        upper=(1.0,) * 3,
-        fidelities=_TRACE,
+        name=name,
+        lower=(0.0,) * d,
+        upper=(1.0,) * d,
+        fidelities=fidelities,
         minimum=0.0,
-        minimisers=(best,),
+        minimisers=(minimiser,),
         formula=formula,
     )
 
