@@ -1,5 +1,6 @@
 """What must hold of the regrets: against the best rival, where low fidelity lies, and by rank on measured curves."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,8 +23,11 @@ Result = dict[str, Any]
 
 
 def regret_at(result: Result, cost: float) -> float | None:
-    """Of the last recommendation that was paid for; None if the run did not get there, nor to its last suggestion."""
-    regret: float | None = None
+    """Of the last recommendation that was paid for, infinite if the first was not yet.
+
+    None if the run did not get there, nor to its last suggestion.
+    """
+    regret = math.inf
     for point in result["curve"]:
         if point["cost"] > cost:
             return regret

@@ -5,6 +5,7 @@ method or more seeds need not run everything again.
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +52,8 @@ def _key(run: Result) -> tuple[str, str, int]:
 
 
 def _thinned(run: Result) -> Result:
-    regrets = [_short(regret_at(run, cost)) for cost in GRID]
+    found = [regret_at(run, cost) for cost in GRID]
+    regrets = [None if regret == math.inf else _short(regret) for regret in found]
     kept = {name: _short(run[name]) for name in _KEPT if name in run}
     return {"method": run["method"], "seed": run["seed"], **kept, "regrets": regrets}
 

@@ -36,12 +36,13 @@ ABLATION_COST = 5.0
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Linear between the order statistics."""
+    """Linear between the order statistics, some of which may be infinite."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    if place == low or ordered[low] == ordered[low + 1]:
+        return ordered[low]
+    return ordered[low] + (place - low) * (ordered[low + 1] - ordered[low])
 
 
 def sign_test(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, int, float]:
@@ -155,7 +156,7 @@ def _band(runs: Sequence[dict[str, Any]], grid: Sequence[float]) -> list[tuple[f
     band = []
     for cost in grid:
         values = [max(regret, FLOOR) for run in runs if (regret := regret_at(run, cost)) is not None]
-        if len(values) == len(runs):
+        if len(values) == len(runs) and max(values) < math.inf:
             band.append((cost, quantile(values, 0.25), statistics.median(values), quantile(values, 0.75)))
     return band
 

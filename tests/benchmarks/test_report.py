@@ -1,6 +1,7 @@
 """From runs to the table, the figure and the bars; and the runner as a user calls it."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -33,7 +34,18 @@ def run(method, seed, regrets, *, problem="branin", budget=10.0, is_exhausted=Fa
 
 def test_the_regret_at_a_cost_is_that_of_the_last_recommendation_paid_by_then():
     one = run("ei", 0, [8.0, 4.0, 2.0])
-    assert [_bars.regret_at(one, cost) for cost in (0.5, 1.0, 2.9, 3.0)] == [None, 8.0, 4.0, 2.0]
+    assert [_bars.regret_at(one, cost) for cost in (1.0, 2.9, 3.0)] == [8.0, 4.0, 2.0]
+
+
+def test_a_run_whose_first_evaluation_was_not_paid_for_yet_is_as_bad_as_can_be():
+    """To leave it out would leave only those whose first evaluation happened to be cheap."""
+    late = run("ei", 0, [8.0, 4.0, 2.0])
+    late["curve"] = late["curve"][1:]  # the first evaluation has cost 2
+    assert [_bars.regret_at(late, cost) for cost in (1.9, 2.0)] == [math.inf, 4.0]
+    early = [run("ei", seed, [1.0, 1.0, 1.0]) for seed in (1, 2)]
+    assert _bars.median_at([late, *early], 1.5) == 1.0
+    assert _bars.median_at([late, {**late, "seed": 3}, *early[:1]], 1.5) == math.inf
+    assert report._cell({0: math.inf, 1: 1.0, 2: 1.0, 3: 2.0}) == "1.5 (1, inf; inf)"
 
 
 def test_a_run_that_did_not_get_there_has_no_regret_there_unless_it_used_up_its_suggestions():
@@ -238,6 +250,7 @@ def test_what_is_published_gives_the_same_tables_and_bars(tmp_path):
         run(name, seed, [value / (seed + 1) for value in values]) for name, values in regrets.items() for seed in (0, 1)
     ]
     runs[0]["engine"] = "abc123"
+    runs[1]["curve"] = runs[1]["curve"][2:]  # its first evaluation has cost 3
     results = {"branin": {name: [one for one in runs if one["method"] == name] for name in regrets}}
     _published.publish(results, tmp_path)
     again = report.load(tmp_path / "none", tmp_path)
