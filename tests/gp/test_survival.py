@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 
 from takg.errors import InputError
-from takg.gp import Model, Survival, condition, fit_survival, folded_target_mean, value_rows
+from takg.gp import Model, Survival, condition, fit_survival, value_rows
 
 
 def labelled(count, seed=0):
@@ -23,7 +23,7 @@ def test_it_is_the_probability_of_a_label_above_0():
     theta = dense_gp.some_theta(model, gen, H=2)
     rows = value_rows(dense_gp.uniform(gen, 7, 3), torch.empty(7, 0, dtype=torch.float64))
     y = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    survival = Survival(mean=folded_target_mean(condition(model, theta, rows, y)))
+    survival = Survival(posterior=condition(model, theta, rows, y))
     x, s = dense_gp.uniform(gen, 4, 2), dense_gp.uniform(gen, 4, 1)
     query = value_rows(torch.cat([x, s], dim=-1), torch.empty(4, 0, dtype=torch.float64))
     chances = [
@@ -35,6 +35,21 @@ def test_it_is_the_probability_of_a_label_above_0():
     np.testing.assert_allclose(survival(x, s).numpy(), expected, rtol=1e-9)
     with torch.no_grad():
         np.testing.assert_allclose(survival(x, s).numpy(), expected, rtol=1e-9)
+
+
+def test_certainty_counts_what_is_not_known_of_the_label():
+    gen = dense_gp.generator(6)
+    model = Model(d=3, design_kernel="matern52")
+    theta = dense_gp.some_theta(model, gen, H=2)
+    rows = value_rows(dense_gp.uniform(gen, 7, 3), torch.empty(7, 0, dtype=torch.float64))
+    y = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    survival = Survival(posterior=condition(model, theta, rows, y))
+    x = torch.cat([dense_gp.uniform(gen, 4, 2), rows.x[:1, :2]])
+    query = value_rows(torch.cat([x, torch.ones(5, 1, dtype=torch.float64)], dim=-1), torch.empty(5, 0).double())
+    moments = [dense_gp.posterior(model, sample, rows, y, query) for sample in dense_gp.samples_of(theta)]
+    expected = np.mean([norm.cdf(mean / np.diagonal(covariance) ** 0.5) for mean, covariance in moments], axis=0)
+    np.testing.assert_allclose(survival.certainty(x).numpy(), expected, rtol=1e-8)
+    assert survival.certainty(x[:, None]).shape == (5, 1)
 
 
 @pytest.mark.slow

@@ -250,6 +250,16 @@ def test_where_some_designs_are_not_allowed_the_lowest_of_the_others_is_recommen
     assert recommend(post, seed=5, allowed=lambda points: points[..., 0] > 2).mean == recommend(post, seed=5).mean
 
 
+@pytest.mark.parametrize("caution", [0.0, 0.5])
+def test_where_no_design_that_was_tried_is_allowed_another_is_recommended(caution):
+    post = two_valleys()
+
+    def allowed(points):
+        return (points - post.rows.x[:, 0]).abs().amin(-1) > 0.05
+
+    assert allowed(recommend(post, seed=0, allowed=allowed, caution=caution).x)
+
+
 def test_out_of_some_designs_the_one_that_is_allowed_is_recommended():
     post = a_posterior(d=1)
     some = torch.linspace(0.03, 0.97, 300, dtype=torch.float64)[:, None]

@@ -19,6 +19,7 @@ from takg.study._suggest import Proposal
 
 TURN = 0.7  # where the losses below turn from linear to logarithmic
 SEED, SAMPLES = 3, 2
+NAN = math.nan
 LINE = Model(d=1)
 
 
@@ -225,6 +226,19 @@ def test_what_was_learned_of_divergence_is_remembered(tmp_path: Path) -> None:
     assert Memory.loads(memory.dumps()) == memory
 
 
+def test_what_has_survived_for_a_while_only_is_not_recommended_beside_what_diverged_late(tmp_path: Path) -> None:
+    """The larger x the better, and trainings beyond x = 0.6 diverge before they end: two were seen to."""
+    study = small_study(tmp_path, space={"x": takg.Float(0.0, 1.0)}, cost="reported", seed=SEED)
+    lengths = {0.05: 4, 0.2: 20, 0.35: 8, 0.5: 20, 0.65: 8, 0.72: 4, 0.8: 15, 0.88: 4, 0.95: 12}
+    for x, epochs in lengths.items():
+        script(study, Proposal(config={"x": x}, target=(epochs,)))
+        trace = [(i, (1 - x) + 1 / i) for i in range(1, epochs + 1)]
+        if x > 0.6 and epochs > 10:
+            trace[-1] = (epochs, NAN)
+        study.tell(study.ask(), trace=trace, cost=float(epochs))
+    assert study.best.config["x"] == pytest.approx(0.5, abs=0.05)
+
+
 @pytest.mark.slow
 def test_the_edge_of_what_survives_is_found(tmp_path: Path) -> None:
     study = study_at_a_cliff(tmp_path, 12)
@@ -302,9 +316,6 @@ def test_one_of_those_that_were_tried_is_recommended_until_there_are_enough_for_
     for config in tried:
         study.tell(study.ask(), (config["x"] - 0.35) ** 2 + (config["k"] - 40) ** 2 / 1e4, cost=1.0)
     assert (study.best.config in tried) == (count <= 3)  # two parameters, and a level
-
-
-NAN = math.nan
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from those that have one, and whether there is one by itself.
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from takg.fidelity import check_fidelities
 from takg.gp._fit import Chains, fit
 from takg.gp._folded import FoldedMean, folded_target_mean
 from takg.gp._model import Model
+from takg.gp._posterior import Posterior
 from takg.gp._rows import value_rows
 
 _TELLING = 150  # rows that the hyperparameters are learned from
@@ -27,14 +29,19 @@ _NOISE = 0.1
 # seldom trained to the end. So one that has survived so far counts as one that will, with as many times the noise.
 _GUESS_NOISE = 30.0
 _LEAST = 0.01  # no probability is taken for nearer to 0 or 1
+_TINY = 1e-12
 _SAFE = 0.9  # from which on a design can be the answer: one that diverges is none, and its neighbours are hardly worse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Survival:
     """A process on labels, 1 (survived) and -1 (diverged): the probability of one above 0, given its mean and noise."""
 
-    mean: FoldedMean  # over (x, s)
+    posterior: Posterior  # over (x, s)
+
+    @cached_property
+    def mean(self) -> FoldedMean:
+        return folded_target_mean(self.posterior)
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         """Of having a loss at s, (..., d) and (..., m) -> (...,); differentiable in both."""
@@ -48,7 +55,19 @@ class Survival:
     def is_safe(self, x: Tensor, *, least: float = _SAFE) -> Tensor:
         """Whether designs (..., d) survive a full training with at least some probability, (...,)."""
         with torch.no_grad():
-            return self(x, x.new_ones(self.mean.model.d - x.shape[-1])) >= least
+            return self(x, self._target(x)) >= least
+
+    def certainty(self, x: Tensor) -> Tensor:
+        """How sure it is that designs (..., d) survive a full training, (...,): little where nothing was seen."""
+        with torch.no_grad():
+            z = torch.cat([x, self._target(x)], dim=-1)
+            rows = value_rows(z, z[..., :0])
+            label, variance = self.posterior.mean(rows), self.posterior.variance(rows)  # (H, ...)
+            sure: Tensor = torch.special.ndtr(label / variance.clamp_min(_TINY).sqrt())
+            return sure.mean(0)
+
+    def _target(self, x: Tensor) -> Tensor:
+        return x.new_ones(*x.shape[:-1], self.posterior.model.d - x.shape[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +117,7 @@ def fit_survival(
         steps=steps,
         most_rows=_TELLING,
     )
-    return SurvivalFit(survival=Survival(mean=folded_target_mean(result.posterior)), chains=result.chains)
+    return SurvivalFit(survival=Survival(posterior=result.posterior), chains=result.chains)
 
 
 def _going(x: Tensor, s: Tensor, survived: Tensor) -> Tensor:

@@ -99,10 +99,11 @@ def _lowest(
     points = torch.cat([sobol_points(raw, post.model.d, seed=seed), known])
     if allowed is not None and not allowed(points).any():
         allowed = None
-    known, points = allowed_part(allowed, known), allowed_part(allowed, points)
+    if allowed is not None:
+        known, points = known[allowed(known)], points[allowed(points)]
     averaged = _averaged(mean, points)
     starts = points[_lowest_apart(post, averaged, points, restarts)]
-    if averaged.min() < least or is_cautious:  # others may be more credible
+    if len(known) and (averaged.min() < least or is_cautious):  # others may be more credible
         close = _lowest_apart(post, _averaged(mean, known).clamp_min(least), known, restarts)
         starts = torch.cat([starts, known[close]])
 

@@ -27,7 +27,7 @@ from takg.gp import (
     learn_warp_scale,
     value_rows,
 )
-from takg.numerics import sobol_points
+from takg.numerics import Allowed, sobol_points
 from takg.optim import Recommendation, recommend
 from takg.records import Config, StudyState
 from takg.space import Pool
@@ -39,6 +39,8 @@ _QUANTILES = 64  # of each predictive distribution
 _LEAST_ROWS, _MORE_ROWS = 6, 1.2  # from which on the warp is learned, and how many times as many to learn it again
 _FEW_STEPS = 2  # of the sampler, while what cost and survival were learned from is still most of all there is
 _CAUTION = 0.5  # sds of doubt that count as loss in what is recommended
+_SURE, _SUREST = 0.99, 0.1  # of surviving, to be recommended; and the share of designs that is surest, if that is less
+_PLACES = 512  # designs that share is of
 _CLOSE = 16  # configurations next to the recommended one that can be run
 
 
@@ -131,15 +133,25 @@ class Belief:
         return len(self.xs) > self.plan.space.d + 1
 
     @cached_property
+    def can_be_answer(self) -> Allowed | None:
+        """Designs that have survived a full training or are sure to; as long as hardly any is, the surest of all."""
+        if self.survival is None:
+            return None
+        certainty, rows = self.survival.certainty, self.posterior.rows
+        everywhere = sobol_points(_PLACES, self.plan.space.d, seed=self.seed) if self.among is None else self.among
+        least = min(_SURE, float(certainty(everywhere).quantile(1 - _SUREST)))
+        survived = rows.x[(rows.s == 1).all(-1)]
+        return lambda x: (certainty(x) >= least) | (x[..., None, :] == survived).all(-1).any(-1)
+
+    @cached_property
     def recommended(self) -> Recommendation:
         """Where the mean at full fidelity is smallest, in the unit cube; at first what is lowest so far."""
-        allowed = None if self.survival is None else self.survival.is_safe
         return recommend(
             self.posterior,
             seed=self.seed,
             outcome=self.outcome,
             among=self.among if self.tells_slopes else self.lowest,
-            allowed=allowed,
+            allowed=self.can_be_answer,
             caution=_CAUTION,
         )
 
@@ -151,8 +163,8 @@ class Belief:
         places = _tensor(near, self.plan.space.d)
         with torch.no_grad():
             mean = self.posterior.mean(self.posterior.target_rows(places)).mean(0)
-        if self.survival is not None and (is_safe := self.survival.is_safe(places)).any():
-            mean = mean.masked_fill(~is_safe, math.inf)
+        if self.can_be_answer is not None and (is_allowed := self.can_be_answer(places)).any():
+            mean = mean.masked_fill(~is_allowed, math.inf)
         point = near[int(mean.argmin())]
         return self.plan.space.from_unit(point), self.predict(point, [(1.0,) * self.plan.fidelities.m])[0]
 
