@@ -86,18 +86,30 @@ def table(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]]) -> str:
             runs = methods[method]
             cells = [
                 method,
-                str(len(runs)),
+                _seeds(runs),
                 *(_cell(at[cost][method]) for cost in costs),
                 str(rank) if medians[method] < math.inf else "",
                 "" if method == ours else _signs(at[last].get(ours, {}), at[last][method]),
-                f"{statistics.mean(run['low_share'] for run in runs):.0%}",
-                f"{statistics.median(run['cpu_per_suggestion'] for run in runs):.2g}",
+                f"{statistics.mean(run['low_share'] for run in longest(runs)):.0%}",
+                f"{statistics.median(run['cpu_per_suggestion'] for run in longest(runs)):.2g}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
     ours = [run for method, runs in methods.items() if method.startswith("takg") for run in runs]
     if engines := sorted({run["engine"] for run in ours if "engine" in run}):
         lines += ["", f"takg as of {', '.join(engines)}."]
     return "\n".join(lines) + "\n"
+
+
+def longest(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those that were to stop earlier, which count for medians only, and at the costs that they got to."""
+    most = max(run["budget"] for run in runs)
+    return [run for run in runs if run["budget"] == most]
+
+
+def _seeds(runs: Sequence[dict[str, Any]]) -> str:
+    """With those that were to stop earlier in brackets: 10 (20)."""
+    whole = len(longest(runs))
+    return str(whole) if whole == len(runs) else f"{whole} ({len(runs)})"
 
 
 def _signs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
@@ -130,7 +142,7 @@ def figure(problem: str, methods: Mapping[str, Sequence[dict[str, Any]]], path: 
     picture, axes = pyplot.subplots(figsize=(8.5, 5), layout="constrained")
     colours = pyplot.get_cmap("tab20").colors
     rivals = [method for method in METHODS if not method.startswith("takg") and "batch" not in method]
-    ends = {method: _band(runs, grid) for method, runs in methods.items() if method not in ABLATIONS}
+    ends = {method: _band(longest(runs), grid) for method, runs in methods.items() if method not in ABLATIONS}
     for method, band in sorted(ends.items(), key=lambda end: (not end[0].startswith("takg"), end[0])):
         if not band:
             continue
@@ -199,7 +211,7 @@ def rank_table(group: str, results: Results) -> str:
     costs = [share * FULL_BUDGET for share in SHARES]
     ranks = [mean_ranks(_all_runs(results), tasks, cost) for cost in costs]
     methods = sorted({method for one in ranks for method in one}, key=lambda m: (ranks[-1].get(m, math.inf), m))
-    seeds = {method: min(len(results[task].get(method, ())) for task in tasks) for method in methods}
+    seeds = {method: _seeds(min((results[task][method] for task in tasks), key=len)) for method in methods}
     lines = [f"### {group}: mean ranks over {len(tasks)} tasks", ""]
     lines.append(f"| method | seeds | {' | '.join(f'cost {cost:.3g}' for cost in costs)} |")
     lines.append("|---|---|" + "---|" * len(costs))

@@ -142,6 +142,21 @@ def test_the_table_of_ranks_has_a_row_for_each_method_the_best_first():
     assert report.rank_table("lcbench", results) == ""
 
 
+def test_runs_that_were_to_stop_earlier_count_up_to_there(tmp_path):
+    whole = [run("takg", seed, [4.0, 2.0, 1.0, 0.5, 0.25]) for seed in range(2)]
+    early = [{**run("takg", seed, [8.0, 8.0], budget=2.0), "low_share": 0.75} for seed in (2, 3, 4)]
+    rows = [line.split("|") for line in report.table("branin", {"takg": [*whole, *early]}).splitlines()[4:5]]
+    (cells,) = [[cell.strip() for cell in row] for row in rows]
+    assert cells[1:5] == ["takg", "2 (5)", "8 (2, 8; 5.6)", "0.25 (0.25, 0.25; 0.25)"]
+    assert "25%" in cells
+    assert report.longest([*early, *whole]) == whole
+    bands = []
+    for methods in ({"takg": whole}, {"takg": [*whole, *early]}):
+        report.figure("branin", methods, tmp_path / "figure.png")
+        bands.append((tmp_path / "figure.png").read_bytes())
+    assert bands[0] == bands[1]  # drawn to its end, from those that got there
+
+
 def test_ablations_are_compared_on_the_seeds_that_both_have_run():
     methods = {
         "takg": [run("takg", i, [0.1 * (i + 1)] * 10) for i in range(5)],
