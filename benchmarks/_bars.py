@@ -25,14 +25,16 @@ Result = dict[str, Any]
 def regret_at(result: Result, cost: float) -> float | None:
     """Of the last recommendation that was paid for, infinite if the first was not yet.
 
-    None if the run did not get there, nor to its last suggestion.
+    None if the run was to stop earlier, or was stopped, and not for want of suggestions.
     """
+    if cost > min(result["cost"], result["budget"]) and not result["is_exhausted"]:
+        return None
     regret = math.inf
     for point in result["curve"]:
         if point["cost"] > cost:
-            return regret
+            break
         regret = point["regret"]
-    return regret if result["cost"] >= cost or result["is_exhausted"] else None
+    return regret
 
 
 def median_at(results: Iterable[Result], cost: float) -> float | None:

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def run(method, seed, regrets, *, problem="branin", budget=10.0, is_exhausted=False):
+def run(method, seed, regrets, *, problem="branin", budget=20.0, is_exhausted=False):
     """Recommendations of that regret at costs 1, 2, 3, ..."""
     curve = [{"cost": float(i), "regret": value, "cpu": 0.5} for i, value in enumerate(regrets, start=1)]
     return {
@@ -51,6 +51,12 @@ def test_a_run_whose_first_evaluation_was_not_paid_for_yet_is_as_bad_as_can_be()
 def test_a_run_that_did_not_get_there_has_no_regret_there_unless_it_used_up_its_suggestions():
     assert _bars.regret_at(run("ei", 0, [8.0, 4.0]), 5.0) is None
     assert _bars.regret_at(run("ei", 0, [8.0, 4.0], is_exhausted=True), 5.0) == 4.0
+
+
+def test_what_a_run_overshoots_its_budget_by_does_not_count():
+    """Or of those that were to stop there only the dear ones would count further on."""
+    one = run("ei", 0, [8.0, 4.0, 2.0], budget=2.5)
+    assert [_bars.regret_at(one, cost) for cost in (2.5, 2.6, 3.0)] == [4.0, None, None]
 
 
 def test_the_bars_hold_where_we_have_a_tenth_of_the_best_rivals_median():
