@@ -131,6 +131,7 @@ PUBLIC = {
         "threads_for",
     ],
     "takg.optim": [
+        "BEYOND",
         "METHODS",
         "Basket",
         "Choice",

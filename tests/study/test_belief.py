@@ -296,6 +296,22 @@ def test_what_is_maximised_and_was_never_positive_is_not_predicted_to_be(tmp_pat
     assert max(one.high for one in found) < 0
 
 
+def test_how_far_a_loss_falls_below_all_that_was_seen_is_not_known(tmp_path: Path) -> None:
+    """Curves fall by 0.4 an epoch, are expected to go on so, and level off at 0.9 right behind what was seen."""
+    study = small_study(tmp_path, space={"x": takg.Float(0.0, 1.0)}, cost="reported", seed=SEED)
+    for x in (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95):
+        script(study, Proposal(config={"x": x}, target=(6,), kept=((2,), (4,), (6,))))
+        worse = 2 * (x - 0.6) ** 2
+        study.tell(study.ask(), trace=[(i, worse + max(0.9, 3.4 - 0.4 * i)) for i in range(1, 7)], cost=6.0)
+    belief, x = learned(study), (0.6,)
+    lowest = min(value for trial in study.state.trials for value in trial.points.values())
+    mean = belief.posterior.mean(belief.posterior.target_rows(torch.tensor([x], dtype=torch.float64)))
+    assert mean.mean() < belief.posterior.y.min() - 3
+    found = belief.predict(x, [(1.0,)])[0]
+    assert found.low < 0.5 * lowest < found.median < lowest
+    assert found.low < 0.9 < found.high
+
+
 # What is recommended
 
 

@@ -15,7 +15,7 @@ from takg.gp import FoldedMean, OutcomeTransform, Posterior, folded_target_mean
 from takg.numerics import Allowed, Minimum, allowed_part, furthest_allowed, minimise, sobol_points, threads_for
 from takg.optim._spread import FAR, MIDDLE, NEAR, apart, typical_lengthscale
 
-_BEYOND = 0.1  # as far below the lowest output, in sds of the outputs, a mean is taken at its word
+BEYOND = 0.1  # as far below the lowest output, in sds of the outputs, a mean is taken at its word
 _DOUBTS = 2.0  # sds that are added to one beyond
 _AT_ONCE = 256  # points whose mean is read together, and that are compared in the end
 
@@ -62,7 +62,7 @@ def recommend(
     mean = folded_target_mean(post)
     with threads_for(post.n), torch.no_grad():
         # A gradient that was observed is reason enough to believe in lower values.
-        least = -math.inf if post.rows.has_gradients else float(post.y.min()) - _BEYOND
+        least = -math.inf if post.rows.has_gradients else float(post.y.min()) - BEYOND
         if among is None:
             found = _lowest(post, mean, least, seed, raw, restarts, allowed, caution > 0)
         else:

@@ -28,7 +28,7 @@ from takg.gp import (
     value_rows,
 )
 from takg.numerics import Allowed, sobol_points
-from takg.optim import Recommendation, recommend
+from takg.optim import BEYOND, Recommendation, recommend
 from takg.records import Config, StudyState
 from takg.space import Pool
 from takg.study._data import CostFunction, Paid, Point, Row, designs, observed, paid
@@ -176,8 +176,14 @@ class Belief:
         with torch.no_grad():
             mu, sd = self.posterior.mean(rows), self.posterior.variance(rows).clamp_min(0).sqrt()  # (H, r)
             # Every sample's distribution by its quantiles; the sign turns the lowest into the highest.
-            losses = self.outcome.inverse(mu[:, None] + sd[:, None] * _normal_quantiles())  # (H, k, r)
-            losses = _above_zero(losses, float(self.outcome.inverse(self.posterior.y.min())))
+            shares = _shares()[:, None]
+            z = mu[:, None] + sd[:, None] * torch.special.ndtri(shares)  # (H, k, r)
+            least = self.posterior.y.min()
+            best = self.outcome.inverse(least)
+            losses = _above_zero(self.outcome.inverse(z), float(best))
+            # Far below all that was seen no sample knows how far: anything from there up to the best so far.
+            doubt = (least - BEYOND - z).clamp(0, 1) * shares
+            losses = torch.lerp(losses, best, doubt)
             values = (self.plan.sign * losses).flatten(0, 1).sort(0).values  # (H k, r)
             count = len(values)
             # With the log warp the far tail, which no data support, would decide mean and sd: 1 % each is left out.
@@ -320,11 +326,9 @@ def _above_zero(losses: Tensor, best: float) -> Tensor:
     return torch.where(losses < best, best / (2 - losses / best), losses) if best > 0 else losses
 
 
-def _normal_quantiles() -> Tensor:
-    """The middles of equally likely parts of the normal distribution, (k, 1)."""
-    shares = (torch.arange(_QUANTILES, dtype=torch.float64) + 0.5) / _QUANTILES
-    quantiles: Tensor = torch.special.ndtri(shares)
-    return quantiles[:, None]
+def _shares() -> Tensor:
+    """The middles of equally likely parts of a distribution, (k,)."""
+    return (torch.arange(_QUANTILES, dtype=torch.float64) + 0.5) / _QUANTILES
 
 
 def _tensor(points: Sequence[Point], width: int) -> Tensor:
