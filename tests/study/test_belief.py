@@ -296,6 +296,24 @@ def test_what_is_maximised_and_was_never_positive_is_not_predicted_to_be(tmp_pat
     assert max(one.high for one in found) < 0
 
 
+@pytest.mark.parametrize("has_full", [False, True])
+def test_out_of_a_pool_the_lowest_so_far_is_recommended_until_one_was_trained_in_full(
+    tmp_path: Path, has_full: bool
+) -> None:
+    """Until then 0.9 leads, though 0.25 falls faster and overtakes it."""
+    every = {"x": takg.Float(0.0, 1.0)}
+    tried = [0.1, 0.25, 0.4, 0.6, 0.75, 0.9]
+    study = small_study(tmp_path, space=takg.Pool(every, [{"x": x} for x in tried]), cost="reported", seed=SEED)
+    for x in tried:
+        epochs = 20 if has_full else 4
+        script(study, Proposal(config={"x": x}, target=(epochs,), kept=((2,), (4,), (epochs,))))
+        rate = 0.05 if x == 0.25 else 0.01
+        study.tell(study.ask(), trace=[(i, 1.1 - 0.5 * x - rate * i) for i in range(1, epochs + 1)], cost=float(epochs))
+    belief = learned(study)
+    assert belief.tells_slopes == has_full
+    assert belief.best[0] == {"x": 0.25 if has_full else 0.9}
+
+
 def test_how_far_a_loss_falls_below_all_that_was_seen_is_not_known(tmp_path: Path) -> None:
     """Curves fall by 0.4 an epoch, are expected to go on so, and level off at 0.9 right behind what was seen."""
     study = small_study(tmp_path, space={"x": takg.Float(0.0, 1.0)}, cost="reported", seed=SEED)

@@ -129,8 +129,12 @@ class Belief:
 
     @cached_property
     def tells_slopes(self) -> bool:
-        """Whether enough configurations were tried to lay a plane through them; before, no extrapolation is trusted."""
-        return len(self.xs) > self.plan.space.d + 1
+        """Whether enough configurations were tried to lay a plane through them; before, no extrapolation is trusted.
+
+        Nor, out of a pool, before one was trained in full.
+        """
+        is_settled = self.among is None or bool((self.posterior.rows.s == 1).all(-1).any())
+        return is_settled and len(self.xs) > self.plan.space.d + 1
 
     @cached_property
     def can_be_answer(self) -> Allowed | None:
