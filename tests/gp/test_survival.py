@@ -17,19 +17,26 @@ def labelled(count, seed=0):
     return x, s, s[:, 0] <= (1 - x[:, 0]) / 0.4
 
 
-def test_it_is_the_probability_of_a_label_above_0():
-    gen = dense_gp.generator(5)
+def seven_labels(gen):
+    """Under two samples of the hyperparameters; and their means, covariances and noise at some rows, by NumPy."""
     model = Model(d=3, design_kernel="matern52")
     theta = dense_gp.some_theta(model, gen, H=2)
     rows = value_rows(dense_gp.uniform(gen, 7, 3), torch.empty(7, 0, dtype=torch.float64))
     y = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    survival = Survival(posterior=condition(model, theta, rows, y))
+
+    def moments_of(query):
+        samples = dense_gp.samples_of(theta)
+        return [(*dense_gp.posterior(model, one, rows, y, query), one.noise_var) for one in samples]
+
+    return Survival(posterior=condition(model, theta, rows, y)), moments_of
+
+
+def test_it_is_the_probability_of_a_label_above_0():
+    gen = dense_gp.generator(5)
+    survival, moments_of = seven_labels(gen)
     x, s = dense_gp.uniform(gen, 4, 2), dense_gp.uniform(gen, 4, 1)
     query = value_rows(torch.cat([x, s], dim=-1), torch.empty(4, 0, dtype=torch.float64))
-    chances = [
-        norm.cdf(dense_gp.posterior(model, sample, rows, y, query)[0] / sample.noise_var**0.5)
-        for sample in dense_gp.samples_of(theta)
-    ]
+    chances = [norm.cdf(mean / noise_var**0.5) for mean, _, noise_var in moments_of(query)]
     expected = np.clip(np.mean(chances, axis=0), 0.01, 0.99)
     assert expected.min() < 0.4 < 0.6 < expected.max()
     np.testing.assert_allclose(survival(x, s).numpy(), expected, rtol=1e-9)
@@ -39,15 +46,11 @@ def test_it_is_the_probability_of_a_label_above_0():
 
 def test_certainty_counts_what_is_not_known_of_the_label():
     gen = dense_gp.generator(6)
-    model = Model(d=3, design_kernel="matern52")
-    theta = dense_gp.some_theta(model, gen, H=2)
-    rows = value_rows(dense_gp.uniform(gen, 7, 3), torch.empty(7, 0, dtype=torch.float64))
-    y = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    survival = Survival(posterior=condition(model, theta, rows, y))
-    x = torch.cat([dense_gp.uniform(gen, 4, 2), rows.x[:1, :2]])
+    survival, moments_of = seven_labels(gen)
+    x = torch.cat([dense_gp.uniform(gen, 4, 2), survival.posterior.rows.x[:1, :2]])
     query = value_rows(torch.cat([x, torch.ones(5, 1, dtype=torch.float64)], dim=-1), torch.empty(5, 0).double())
-    moments = [dense_gp.posterior(model, sample, rows, y, query) for sample in dense_gp.samples_of(theta)]
-    expected = np.mean([norm.cdf(mean / np.diagonal(covariance) ** 0.5) for mean, covariance in moments], axis=0)
+    sure = [norm.cdf(mean / np.diagonal(covariance) ** 0.5) for mean, covariance, _ in moments_of(query)]
+    expected = np.mean(sure, axis=0)
     np.testing.assert_allclose(survival.certainty(x).numpy(), expected, rtol=1e-8)
     assert survival.certainty(x[:, None]).shape == (5, 1)
 
